@@ -1,0 +1,192 @@
+//! The trait that one environment implements.
+
+use starling_tree::{Array, Element, Tree, ViewMut};
+
+use crate::{Rng, Space};
+
+/// One environment: a game, a simulator, a task.
+///
+/// The semantics are Gymnasium's: `terminated` means that the task itself ended, `truncated`
+/// that it was cut off (a time limit) and a learner should bootstrap through the cut. After
+/// either, the caller resets; an environment never resets itself.
+///
+/// All chance comes from the generator that the caller passes in, so that an environment needs
+/// no seeding of its own, and equal generators give equal episodes.
+pub trait Env: Send {
+    /// What [`reset`](Env::reset) and [`step`](Env::step) write.
+    fn observation_space(&self) -> Space;
+
+    /// What [`step`](Env::step) accepts.
+    fn action_space(&self) -> Space;
+
+    /// Starts an episode and writes its first observation.
+    fn reset(&mut self, rng: &mut Rng, obs: ObsMut<'_>) -> Result<(), EnvError>;
+
+    /// Acts once and writes the observation that follows, also when the episode ends with it.
+    fn step(
+        &mut self,
+        action: Action<'_>,
+        rng: &mut Rng,
+        obs: ObsMut<'_>,
+    ) -> Result<Step, EnvError>;
+
+    /// Whether some actions are illegal at times; constant over the environment's life.
+    fn masks_actions(&self) -> bool {
+        false
+    }
+
+    /// Writes 1 for each legal action of a discrete action space and 0 for the others.
+    ///
+    /// Called only when [`masks_actions`](Env::masks_actions) says so.
+    fn legal_actions(&self, mask: &mut [u8]) {
+        mask.fill(1);
+    }
+
+    /// The whole state, such that [`restore`](Env::restore) continues exactly; `None` if this
+    /// environment cannot be saved. A resumed run starts a new episode then.
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Continues from a [`snapshot`](Env::snapshot) of the same kind of environment.
+    fn restore(&mut self, _snapshot: &[u8]) -> Result<(), EnvError> {
+        Err(EnvError::Snapshot("it cannot be saved".into()))
+    }
+}
+
+/// What followed an action, beside the observation.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Step {
+    /// The reward of this step.
+    pub reward: f32,
+    /// The task ended here.
+    pub terminated: bool,
+    /// The episode was cut off here.
+    pub truncated: bool,
+}
+
+impl Step {
+    /// Whether the episode is over, for either reason.
+    pub fn done(&self) -> bool {
+        self.terminated || self.truncated
+    }
+}
+
+/// What goes wrong inside an environment.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvError {
+    /// The environment was given a value that is not in its action space.
+    #[error("{action} is not an action of this environment; allowed: {allowed}")]
+    Action {
+        /// What it was given.
+        action: String,
+        /// What its action space holds.
+        allowed: String,
+    },
+    /// A saved state could not be taken or used.
+    #[error("the environment's state cannot be restored: {0}")]
+    Snapshot(String),
+    /// Anything else that an environment reports.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// One action, borrowed from the columns of a rollout.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action<'a> {
+    /// A choice of a [`Space::Discrete`].
+    Discrete(usize),
+    /// The choices of a [`Space::MultiDiscrete`].
+    MultiDiscrete(&'a [i64]),
+    /// The numbers of a [`Space::Box`].
+    Continuous(&'a [f32]),
+}
+
+impl<'a> Action<'a> {
+    /// The action at a leading index of a column of actions.
+    pub fn at(space: &Space, column: &'a Array, index: &[usize]) -> Self {
+        let view = column.at(index);
+        match space {
+            // A negative number wraps to a huge one, which no environment accepts.
+            Space::Discrete { .. } => Action::Discrete(view.as_slice::<i64>()[0] as usize),
+            Space::MultiDiscrete { .. } => Action::MultiDiscrete(view.as_slice()),
+            Space::Box { .. } | Space::Dict(_) => Action::Continuous(view.as_slice()),
+        }
+    }
+
+    /// The choice, if it is one of `n`.
+    pub fn discrete(self, n: usize) -> Result<usize, EnvError> {
+        match self {
+            Action::Discrete(choice) if choice < n => Ok(choice),
+            other => Err(EnvError::Action {
+                action: format!("{other:?}"),
+                allowed: format!("0 to {}", n.saturating_sub(1)),
+            }),
+        }
+    }
+
+    /// The numbers, if there are `n` of them and none is NaN.
+    pub fn continuous(self, n: usize) -> Result<&'a [f32], EnvError> {
+        match self {
+            Action::Continuous(values)
+                if values.len() == n && values.iter().all(|v| !v.is_nan()) =>
+            {
+                Ok(values)
+            }
+            other => Err(EnvError::Action {
+                action: format!("{other:?}"),
+                allowed: format!("{n} numbers"),
+            }),
+        }
+    }
+}
+
+/// The row that an environment writes its observation into.
+#[derive(Debug)]
+pub struct ObsMut<'a>(Tree<ViewMut<'a>>);
+
+impl<'a> ObsMut<'a> {
+    /// The row under a leading index of observation columns.
+    pub fn at(columns: &'a mut Tree<Array>, index: &[usize]) -> Self {
+        Self(columns.at_mut(index))
+    }
+
+    /// Writes an observation that is one array.
+    ///
+    /// # Panics
+    /// When the observation has named parts, or another element type or size.
+    pub fn write<T: Element>(&mut self, values: &[T]) {
+        self.as_mut_slice::<T>().copy_from_slice(values);
+    }
+
+    /// The row of an observation that is one array, to be written in place. It holds whatever
+    /// was there before.
+    ///
+    /// # Panics
+    /// When the observation has named parts or another element type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
+        match &mut self.0 {
+            Tree::Leaf(view) => view.as_mut_slice(),
+            Tree::Node(parts) => panic!(
+                "this observation has named parts: {:?}",
+                parts.iter().map(|(name, _)| name).collect::<Vec<_>>()
+            ),
+        }
+    }
+
+    /// One named part, to be written in place; parts within parts by a dotted path.
+    ///
+    /// # Panics
+    /// When there is no such part or it has another element type.
+    pub fn part<T: Element>(&mut self, path: &str) -> &mut [T] {
+        match self.0.get_mut(path) {
+            Some(Tree::Leaf(view)) => view.as_mut_slice(),
+            _ => panic!("this observation has no part called '{path}'"),
+        }
+    }
+
+    /// A shorter borrow of the same row.
+    pub fn reborrow(&mut self) -> ObsMut<'_> {
+        ObsMut(self.0.map_mut(ViewMut::reborrow))
+    }
+}
