@@ -1,0 +1,131 @@
+//! Where networks run, and with how many threads.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tch::{Cuda, Device};
+
+/// `auto`, `cpu` or `cuda:N`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum DeviceChoice {
+    /// The first GPU if there is one, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// One GPU by its number.
+    Cuda(usize),
+}
+
+/// A device that was asked for and is not there, or a name that means none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// No such name.
+    #[error("'{0}' is not a device; allowed: auto, cpu, cuda:0, cuda:1, …")]
+    Name(String),
+    /// No such GPU here.
+    #[error(
+        "cuda:{wanted} was asked for, but {found} CUDA devices are usable here; \
+         `starling doctor` says why, `device=cpu` does without"
+    )]
+    Absent {
+        /// Number that was asked for.
+        wanted: usize,
+        /// Number of devices that were found.
+        found: usize,
+    },
+}
+
+impl DeviceChoice {
+    /// The device it means on this machine.
+    pub fn resolve(self) -> Result<Device, DeviceError> {
+        let found = Cuda::device_count().max(0) as usize;
+        match self {
+            DeviceChoice::Cpu => Ok(Device::Cpu),
+            DeviceChoice::Auto if found == 0 => Ok(Device::Cpu),
+            DeviceChoice::Auto => Ok(Device::Cuda(0)),
+            DeviceChoice::Cuda(wanted) if wanted < found => Ok(Device::Cuda(wanted)),
+            DeviceChoice::Cuda(wanted) => Err(DeviceError::Absent { wanted, found }),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Auto => write!(f, "auto"),
+            DeviceChoice::Cpu => write!(f, "cpu"),
+            DeviceChoice::Cuda(index) => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = DeviceError;
+
+    fn from_str(name: &str) -> Result<Self, DeviceError> {
+        let unknown = || DeviceError::Name(name.to_owned());
+        match name {
+            "auto" => Ok(DeviceChoice::Auto),
+            "cpu" => Ok(DeviceChoice::Cpu),
+            "cuda" => Ok(DeviceChoice::Cuda(0)),
+            _ => {
+                let index = name.strip_prefix("cuda:").ok_or_else(unknown)?;
+                Ok(DeviceChoice::Cuda(index.parse().map_err(|_| unknown())?))
+            }
+        }
+    }
+}
+
+impl From<DeviceChoice> for String {
+    fn from(choice: DeviceChoice) -> String {
+        choice.to_string()
+    }
+}
+
+impl TryFrom<String> for DeviceChoice {
+    type Error = DeviceError;
+
+    fn try_from(name: String) -> Result<Self, DeviceError> {
+        name.parse()
+    }
+}
+
+/// Loads libtorch's CUDA half if it is installed, so that one binary serves machines with and
+/// without a GPU. It must be called before anything else of this crate: libtorch looks for its
+/// devices once, at first use.
+pub fn load_cuda() -> bool {
+    use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+    // SAFETY: opening a library runs its initialisers. This one is the other half of the
+    // libtorch that the process is linked with and made to be loaded at start-up; nothing of it
+    // is called here, and it is never unloaded.
+    #[expect(unsafe_code, reason = "there is no safe way to load a library")]
+    let loaded = unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_NOW | RTLD_GLOBAL) };
+    loaded.map(std::mem::forget).is_ok()
+}
+
+/// Sets how many threads libtorch uses for one operation that is called from this thread.
+pub fn set_threads(threads: usize) {
+    tch::set_num_threads(threads.clamp(1, 1024) as i32);
+}
+
+/// The version of libtorch that this crate is made for.
+pub fn torch_version() -> &'static str {
+    "2.11.0"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_written() {
+        for name in ["auto", "cpu", "cuda:3"] {
+            assert_eq!(name.parse::<DeviceChoice>().unwrap().to_string(), name);
+        }
+        assert!("cuda:x".parse::<DeviceChoice>().is_err());
+        assert!("gpu".parse::<DeviceChoice>().is_err());
+    }
+}

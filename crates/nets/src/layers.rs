@@ -1,0 +1,225 @@
+//! The layers that networks are made of: shapes and parameters, applied to any set of weights.
+
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use crate::{Init, Layout, ParamId, Params};
+
+/// What follows a layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// max(0, x).
+    #[default]
+    Relu,
+    /// tanh x.
+    Tanh,
+}
+
+impl Activation {
+    /// Applies it element by element.
+    pub fn apply(self, x: &Tensor) -> Tensor {
+        match self {
+            Activation::Relu => x.relu(),
+            Activation::Tanh => x.tanh(),
+        }
+    }
+}
+
+/// A fully connected layer.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    weight: ParamId,
+    bias: ParamId,
+    /// Size of the output.
+    pub outputs: usize,
+}
+
+impl Linear {
+    /// Adds the layer's parameters to a layout. Biases start at 0 under an orthogonal
+    /// initialisation, else like the weights.
+    pub fn new(layout: &mut Layout, name: &str, inputs: usize, outputs: usize, init: Init) -> Self {
+        let weight = layout.add(format!("{name}.weight"), &[outputs, inputs], init);
+        let bias = layout.add(format!("{name}.bias"), &[outputs], bias_init(init));
+        Self {
+            weight,
+            bias,
+            outputs,
+        }
+    }
+
+    /// `x · Wᵀ + b` over the last dimension.
+    pub fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
+        x.linear(params.get(self.weight), Some(params.get(self.bias)))
+    }
+}
+
+/// A convolution over `[N, C, H, W]` without padding.
+#[derive(Clone, Debug)]
+pub struct Conv2d {
+    weight: ParamId,
+    bias: ParamId,
+    stride: i64,
+    kernel: usize,
+    channels: usize,
+}
+
+impl Conv2d {
+    /// Adds the layer's parameters to a layout.
+    pub fn new(
+        layout: &mut Layout,
+        name: &str,
+        inputs: usize,
+        channels: usize,
+        kernel: usize,
+        stride: usize,
+        init: Init,
+    ) -> Self {
+        let shape = [channels, inputs, kernel, kernel];
+        let weight = layout.add(format!("{name}.weight"), &shape, init);
+        let bias = layout.add(format!("{name}.bias"), &[channels], bias_init(init));
+        Self {
+            weight,
+            bias,
+            stride: stride as i64,
+            kernel,
+            channels,
+        }
+    }
+
+    /// The convolution.
+    pub fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
+        let bias = Some(params.get(self.bias));
+        let stride = [self.stride; 2];
+        x.conv2d(params.get(self.weight), bias, stride, [0; 2], [1; 2], 1)
+    }
+
+    /// `[channels, height, width]` of the output; `None` if the input is smaller than the
+    /// kernel.
+    pub fn output(&self, height: usize, width: usize) -> Option<[usize; 3]> {
+        let side = |n: usize| Some(n.checked_sub(self.kernel)? / self.stride as usize + 1);
+        Some([self.channels, side(height)?, side(width)?])
+    }
+}
+
+/// A long short-term memory layer whose state restarts where an episode does.
+#[derive(Clone, Debug)]
+pub struct Lstm {
+    input: ParamId,
+    recurrent: ParamId,
+    bias: ParamId,
+    /// Size of the hidden state, and of the cell state.
+    pub size: usize,
+}
+
+impl Lstm {
+    /// Adds the layer's parameters to a layout. The gates lie in PyTorch's order: input, forget,
+    /// cell, output.
+    pub fn new(layout: &mut Layout, name: &str, inputs: usize, size: usize, init: Init) -> Self {
+        let init_of = |fan_in| match init {
+            Init::FanIn { .. } => Init::FanIn { fan_in },
+            other => other,
+        };
+        Self {
+            input: layout.add(format!("{name}.input"), &[4 * size, inputs], init_of(size)),
+            recurrent: layout.add(
+                format!("{name}.recurrent"),
+                &[4 * size, size],
+                init_of(size),
+            ),
+            bias: layout.add(
+                format!("{name}.bias"),
+                &[4 * size],
+                bias_init(init_of(size)),
+            ),
+            size,
+        }
+    }
+
+    /// Runs over `x` `[T, B, F]` from the state (hidden, cell), each `[B, size]`.
+    ///
+    /// `starts` `[T, B]` holds 1 where a step is the first of an episode: the state is zero
+    /// before it. Returns the outputs `[T, B, size]` and the state after the last step.
+    pub fn forward(
+        &self,
+        params: &Params,
+        x: &Tensor,
+        starts: &Tensor,
+        state: (&Tensor, &Tensor),
+    ) -> (Tensor, (Tensor, Tensor)) {
+        let (mut hidden, mut cell) = (state.0.shallow_clone(), state.1.shallow_clone());
+        let recurrent = params.get(self.recurrent).tr();
+        // The input's part of all gates does not depend on the state: one product for all steps.
+        let inputs = x.linear(params.get(self.input), Some(params.get(self.bias)));
+        let keep = (starts.ones_like() - starts)
+            .to_kind(x.kind())
+            .unsqueeze(-1);
+        let mut outputs = Vec::with_capacity(x.size()[0] as usize);
+        for t in 0..x.size()[0] {
+            let keep = keep.select(0, t);
+            hidden = &hidden * &keep;
+            cell = &cell * &keep;
+            let gates = inputs.select(0, t) + hidden.matmul(&recurrent);
+            let gates = gates.chunk(4, -1);
+            cell = gates[1].sigmoid() * &cell + gates[0].sigmoid() * gates[2].tanh();
+            hidden = gates[3].sigmoid() * cell.tanh();
+            outputs.push(hidden.shallow_clone());
+        }
+        (Tensor::stack(&outputs, 0), (hidden, cell))
+    }
+}
+
+fn bias_init(weights: Init) -> Init {
+    match weights {
+        Init::FanIn { .. } => weights,
+        Init::Orthogonal { .. } | Init::Constant(_) => Init::Constant(0.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_envs::stream;
+    use std::sync::Arc;
+    use tch::{Device, Kind};
+
+    const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+    /// libtorch's own LSTM cell is the reference for ours.
+    #[test]
+    fn lstm_equals_libtorch_and_restarts_at_episodes() {
+        let mut layout = Layout::default();
+        let lstm = Lstm::new(&mut layout, "lstm", 3, 4, Init::FanIn { fan_in: 4 });
+        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+        let x = Tensor::arange(2 * 2 * 3, CPU).reshape([2, 2, 3]) / 10.0;
+        let starts = Tensor::from_slice(&[0f32, 0.0, 0.0, 1.0]).reshape([2, 2]);
+        let (h, c) = (Tensor::ones([2, 4], CPU), Tensor::ones([2, 4], CPU) * 0.5);
+        let (outputs, (h_end, c_end)) = lstm.forward(&params, &x, &starts, (&h, &c));
+
+        let no_bias = Tensor::zeros([16], CPU);
+        let cell = |x: Tensor, h: Tensor, c: Tensor| {
+            x.lstm_cell(
+                &[h, c],
+                params.get(lstm.input),
+                params.get(lstm.recurrent),
+                Some(params.get(lstm.bias).shallow_clone()),
+                Some(no_bias.shallow_clone()),
+            )
+        };
+        let (h1, c1) = cell(x.select(0, 0), h, c);
+        let keep = Tensor::from_slice(&[1f32, 0.0]).reshape([2, 1]);
+        let (h2, c2) = cell(x.select(0, 1), &h1 * &keep, &c1 * &keep);
+        for (ours, theirs) in [(&outputs.select(0, 0), &h1), (&h_end, &h2), (&c_end, &c2)] {
+            assert!((ours - theirs).abs().max().double_value(&[]) < 1e-6);
+        }
+    }
+
+    #[test]
+    fn convolution_sizes_are_those_of_the_nature_network() {
+        let mut layout = Layout::default();
+        let init = Init::Constant(0.0);
+        let conv = Conv2d::new(&mut layout, "conv", 4, 32, 8, 4, init);
+        assert_eq!(conv.output(84, 84), Some([32, 20, 20]));
+        assert_eq!(conv.output(7, 84), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! Networks, distributions and optimisers. The only crate that names libtorch.
+//!
+//! A network here is a description without weights: it says which parameters it needs and how
+//! to compute with any set of them. So one definition serves the learner, its target copy and
+//! every actor, each with [`Params`] of its own.
+//!
+//! Read first: [`Params`] (all weights of a network as one flat tensor with named views),
+//! [`ActorCritic`] and [`QNetwork`] (the two families of networks), [`Optimizer`].
+
+mod convert;
+mod device;
+mod distribution;
+mod init;
+mod layers;
+mod model;
+mod optimizer;
+mod params;
+mod schedule;
+mod torso;
+
+pub use convert::{array_of, tensor_of, tensor_of_view, tree_of};
+pub use device::{DeviceChoice, DeviceError, load_cuda, set_threads, torch_version};
+pub use distribution::{Distribution, PolicyHead, argmax, sample_categorical};
+pub use init::Init;
+pub use layers::{Activation, Conv2d, Linear, Lstm};
+pub use model::{ActorCritic, ActorCriticOutput, NetConfig, QNetwork};
+pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind, clip_global_norm};
+pub use params::{Layout, ParamId, Params, ShapeMismatch};
+pub use schedule::Schedule;
+pub use tch::{Device, Kind, Tensor, no_grad};
+pub use torso::{Torso, TorsoKind};

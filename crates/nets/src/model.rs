@@ -1,0 +1,276 @@
+//! The two families of networks: a policy with a value, and action values.
+
+use serde::{Deserialize, Serialize};
+use starling_envs::Space;
+use starling_tree::{DType, Spec, Tree};
+use tch::{Kind, Tensor};
+
+use crate::torso::layer_init;
+use crate::{
+    Activation, Distribution, Layout, Linear, Lstm, Params, PolicyHead, ShapeMismatch, Torso,
+    TorsoKind,
+};
+
+/// What a network looks like.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetConfig {
+    /// Which network looks at observations: `auto`, `mlp`, `minatar` or `nature`.
+    pub torso: TorsoKind,
+    /// Sizes of the fully connected layers; null takes what is usual for the torso.
+    pub hidden: Option<Vec<usize>>,
+    /// What follows each fully connected layer: `relu` or `tanh`.
+    pub activation: Activation,
+    /// Size of an LSTM between the torso and the heads; 0 for none.
+    pub lstm: usize,
+    /// Orthogonal first weights; false takes PyTorch's default.
+    pub orthogonal: bool,
+    /// A torso of its own for the value (policy networks without an LSTM only).
+    pub separate_critic: bool,
+    /// Separate streams for value and advantage (action-value networks only).
+    pub dueling: bool,
+}
+
+impl Default for NetConfig {
+    fn default() -> Self {
+        Self {
+            torso: TorsoKind::Auto,
+            hidden: None,
+            activation: Activation::Relu,
+            lstm: 0,
+            orthogonal: true,
+            separate_critic: false,
+            dueling: false,
+        }
+    }
+}
+
+impl NetConfig {
+    fn torso(
+        &self,
+        layout: &mut Layout,
+        name: &str,
+        observations: &Space,
+    ) -> Result<Torso, ShapeMismatch> {
+        Torso::new(
+            layout,
+            name,
+            observations,
+            self.torso,
+            self.hidden.as_deref(),
+            self.activation,
+            self.orthogonal,
+        )
+    }
+}
+
+/// A policy and the value of being in a state.
+#[derive(Clone, Debug)]
+pub struct ActorCritic {
+    torso: Torso,
+    critic: Option<Torso>,
+    core: Option<Lstm>,
+    policy: PolicyHead,
+    value: Linear,
+}
+
+/// What an [`ActorCritic`] says about observations `[T, B]`, rows in time-major order.
+#[derive(Debug)]
+pub struct ActorCriticOutput {
+    /// Distribution over actions, one row for each of the T·B observations.
+    pub policy: Distribution,
+    /// Values `[T·B]`.
+    pub value: Tensor,
+    /// Recurrent state after the last step, in the structure of [`ActorCritic::state_spec`].
+    pub state: Tree<Tensor>,
+}
+
+impl ActorCritic {
+    /// A network for the spaces of an environment; adds its parameters to `layout`.
+    pub fn new(
+        layout: &mut Layout,
+        config: &NetConfig,
+        observations: &Space,
+        actions: &Space,
+    ) -> Result<Self, ShapeMismatch> {
+        let torso = config.torso(layout, "torso", observations)?;
+        let mut features = torso.features;
+        let core = (config.lstm > 0).then(|| {
+            let init = layer_init(config.orthogonal, features, 1.0);
+            Lstm::new(layout, "core", features, config.lstm, init)
+        });
+        if let Some(core) = &core {
+            features = core.size;
+        }
+        let critic = match config.separate_critic && core.is_none() {
+            true => Some(config.torso(layout, "critic", observations)?),
+            false => None,
+        };
+        let init = layer_init(config.orthogonal, features, 0.01);
+        let policy = PolicyHead::new(layout, "policy", features, actions, init)?;
+        let init = layer_init(config.orthogonal, features, 1.0);
+        let value = Linear::new(layout, "value", features, 1, init);
+        Ok(Self {
+            torso,
+            critic,
+            core,
+            policy,
+            value,
+        })
+    }
+
+    /// The recurrent state of one environment; empty without an LSTM.
+    pub fn state_spec(&self) -> Tree<Spec> {
+        match &self.core {
+            None => Tree::empty(),
+            Some(core) => {
+                let spec = || Tree::Leaf(Spec::new(DType::F32, &[core.size]));
+                Tree::node([("hidden", spec()), ("cell", spec())])
+            }
+        }
+    }
+
+    /// Policy and value for observations `[T·B, ..]` of `steps` = T steps.
+    ///
+    /// `legal` `[T·B, A]` masks actions; `starts` `[T, B]` holds 1 where an episode begins and
+    /// `state` is the recurrent state before the first step (both only looked at with an LSTM).
+    pub fn forward(
+        &self,
+        params: &Params,
+        obs: &Tree<Tensor>,
+        legal: Option<&Tensor>,
+        steps: usize,
+        starts: &Tensor,
+        state: &Tree<Tensor>,
+    ) -> ActorCriticOutput {
+        let mut features = self.torso.forward(params, obs);
+        let mut next = Tree::empty();
+        if let Some(core) = &self.core {
+            let part = |name| match state.get(name) {
+                Some(Tree::Leaf(tensor)) => tensor,
+                _ => panic!("the recurrent state has no part called '{name}'"),
+            };
+            let sequence = features.reshape([steps as i64, -1, features.size()[1]]);
+            let state = (part("hidden"), part("cell"));
+            let (output, (hidden, cell)) = core.forward(params, &sequence, starts, state);
+            features = output.reshape([-1, core.size as i64]);
+            next = Tree::node([("hidden", Tree::Leaf(hidden)), ("cell", Tree::Leaf(cell))]);
+        }
+        let value = match &self.critic {
+            Some(critic) => self.value.forward(params, &critic.forward(params, obs)),
+            None => self.value.forward(params, &features),
+        };
+        ActorCriticOutput {
+            policy: self.policy.forward(params, &features, legal),
+            value: value.squeeze_dim(-1),
+            state: next,
+        }
+    }
+}
+
+/// The value of every action.
+#[derive(Clone, Debug)]
+pub struct QNetwork {
+    torso: Torso,
+    advantage: Linear,
+    value: Option<Linear>,
+    /// Number of actions.
+    pub actions: usize,
+}
+
+impl QNetwork {
+    /// A network for the spaces of an environment with discrete actions.
+    pub fn new(
+        layout: &mut Layout,
+        config: &NetConfig,
+        observations: &Space,
+        actions: &Space,
+    ) -> Result<Self, ShapeMismatch> {
+        let &Space::Discrete { n } = actions else {
+            return Err(ShapeMismatch(format!(
+                "action values need discrete actions, not {actions:?}"
+            )));
+        };
+        let torso = config.torso(layout, "torso", observations)?;
+        let init = layer_init(config.orthogonal, torso.features, 1.0);
+        let advantage = Linear::new(layout, "advantage", torso.features, n, init);
+        let value = config
+            .dueling
+            .then(|| Linear::new(layout, "value", torso.features, 1, init));
+        Ok(Self {
+            torso,
+            advantage,
+            value,
+            actions: n,
+        })
+    }
+
+    /// Action values `[N, A]` of observations `[N, ..]`.
+    pub fn forward(&self, params: &Params, obs: &Tree<Tensor>) -> Tensor {
+        let features = self.torso.forward(params, obs);
+        let advantage = self.advantage.forward(params, &features);
+        match &self.value {
+            None => advantage,
+            Some(value) => {
+                let mean = advantage.mean_dim([-1].as_slice(), true, Kind::Float);
+                value.forward(params, &features) + advantage - mean
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_envs::stream;
+    use std::sync::Arc;
+    use tch::Device;
+
+    #[test]
+    fn a_recurrent_network_gives_the_same_step_by_step_and_at_once() {
+        let config = NetConfig {
+            lstm: 8,
+            ..NetConfig::default()
+        };
+        let mut layout = Layout::default();
+        let actions = Space::Discrete { n: 2 };
+        let net = ActorCritic::new(&mut layout, &config, &Space::unbounded(&[3]), &actions);
+        let net = net.unwrap();
+        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+        let cpu = (Kind::Float, Device::Cpu);
+        let obs = Tensor::arange(4 * 2 * 3, cpu).reshape([4, 2, 3]) / 10.0;
+        let starts = Tensor::from_slice(&[1f32, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]).reshape([4, 2]);
+        let zeros = net
+            .state_spec()
+            .map(|spec| Tensor::zeros([2, spec.shape[0] as i64], cpu));
+        let whole = Tree::Leaf(obs.reshape([8, 3]));
+        let at_once = net.forward(&params, &whole, None, 4, &starts, &zeros);
+        let mut state = zeros;
+        for t in 0..4 {
+            let row = Tree::Leaf(obs.select(0, t));
+            let starts = starts.narrow(0, t, 1);
+            let step = net.forward(&params, &row, None, 1, &starts, &state);
+            let same = at_once.value.narrow(0, 2 * t, 2) - step.value;
+            assert!(same.abs().max().double_value(&[]) < 1e-6);
+            state = step.state;
+        }
+    }
+
+    #[test]
+    fn dueling_advantages_have_mean_zero() {
+        let config = NetConfig {
+            dueling: true,
+            hidden: Some(vec![]),
+            ..NetConfig::default()
+        };
+        let mut layout = Layout::default();
+        let actions = Space::Discrete { n: 3 };
+        let net = QNetwork::new(&mut layout, &config, &Space::unbounded(&[2]), &actions).unwrap();
+        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+        let x = Tensor::from_slice(&[0.3f32, -0.2]).reshape([1, 2]);
+        let value = net.value.as_ref().unwrap().forward(&params, &x);
+        let q = net.forward(&params, &Tree::Leaf(x));
+        let difference = q.mean(Kind::Float).double_value(&[]) - value.double_value(&[0, 0]);
+        assert!(difference.abs() < 1e-6);
+    }
+}

@@ -1,0 +1,227 @@
+//! Optimisers over one flat vector of parameters, with a state that can be saved.
+
+use serde::{Deserialize, Serialize};
+use starling_tree::Array;
+use tch::{Kind, Tensor};
+
+use crate::ShapeMismatch;
+
+/// Which rule turns gradients into steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimizerKind {
+    /// Adam (Kingma and Ba 2015) as PyTorch computes it.
+    #[default]
+    Adam,
+    /// RMSProp as PyTorch computes it: `eps` is added to the root, averages start at 0.
+    Rmsprop,
+    /// RMSProp as TensorFlow computes it: `eps` is added under the root, averages start at 1.
+    RmspropTf,
+}
+
+/// An optimiser's settings; the learning rate comes with each step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimizerConfig {
+    /// `adam`, `rmsprop` or `rmsprop_tf`.
+    pub kind: OptimizerKind,
+    /// Keeps the denominator away from zero.
+    pub eps: f64,
+    /// Adam: decay of the mean of gradients.
+    pub beta1: f64,
+    /// Adam: decay of the mean of squared gradients.
+    pub beta2: f64,
+    /// RMSProp: decay of the mean of squared gradients.
+    pub alpha: f64,
+}
+
+impl Default for OptimizerConfig {
+    fn default() -> Self {
+        Self {
+            kind: OptimizerKind::Adam,
+            eps: 1e-8,
+            beta1: 0.9,
+            beta2: 0.999,
+            alpha: 0.99,
+        }
+    }
+}
+
+/// An optimiser and what it remembers.
+#[derive(Debug)]
+pub struct Optimizer {
+    config: OptimizerConfig,
+    steps: i64,
+    mean: Tensor,
+    square: Tensor,
+}
+
+impl Optimizer {
+    /// An optimiser for a vector of parameters.
+    pub fn new(config: OptimizerConfig, params: &Tensor) -> Self {
+        let mean = match config.kind {
+            OptimizerKind::Adam => params.detach().zeros_like(),
+            OptimizerKind::Rmsprop | OptimizerKind::RmspropTf => {
+                Tensor::zeros([0], (Kind::Float, params.device()))
+            }
+        };
+        let square = match config.kind {
+            OptimizerKind::RmspropTf => params.detach().ones_like(),
+            OptimizerKind::Adam | OptimizerKind::Rmsprop => params.detach().zeros_like(),
+        };
+        Self {
+            config,
+            steps: 0,
+            mean,
+            square,
+        }
+    }
+
+    /// Moves the parameters against the gradient.
+    pub fn step(&mut self, params: &Tensor, gradient: &Tensor, learning_rate: f64) {
+        tch::no_grad(|| self.step_without_graph(params, gradient, learning_rate));
+    }
+
+    fn step_without_graph(&mut self, params: &Tensor, gradient: &Tensor, learning_rate: f64) {
+        let OptimizerConfig {
+            kind,
+            eps,
+            beta1,
+            beta2,
+            alpha,
+        } = self.config;
+        self.steps += 1;
+        let mut params = params.shallow_clone();
+        match kind {
+            OptimizerKind::Adam => {
+                let _ = self.mean.lerp_(gradient, 1.0 - beta1);
+                let _ = self.square.lerp_(&gradient.square(), 1.0 - beta2);
+                let steps = self.steps as f64;
+                let (bias1, bias2) = (1.0 - beta1.powf(steps), 1.0 - beta2.powf(steps));
+                let denominator = self.square.sqrt() / bias2.sqrt() + eps;
+                params -= &self.mean / denominator * (learning_rate / bias1);
+            }
+            OptimizerKind::Rmsprop => {
+                let _ = self.square.lerp_(&gradient.square(), 1.0 - alpha);
+                params -= gradient / (self.square.sqrt() + eps) * learning_rate;
+            }
+            OptimizerKind::RmspropTf => {
+                let _ = self.square.lerp_(&gradient.square(), 1.0 - alpha);
+                params -= gradient / (&self.square + eps).sqrt() * learning_rate;
+            }
+        }
+    }
+
+    /// Everything it remembers, by name.
+    pub fn state(&self) -> Vec<(String, Array)> {
+        vec![
+            ("steps".into(), Array::from_slice(&[self.steps], &[1])),
+            ("mean".into(), crate::array_of(&self.mean)),
+            ("square".into(), crate::array_of(&self.square)),
+        ]
+    }
+
+    /// Takes over a saved [`state`](Optimizer::state).
+    pub fn load(&mut self, get: impl Fn(&str) -> Option<Array>) -> Result<(), ShapeMismatch> {
+        let array = |name: &str| {
+            get(name).ok_or_else(|| ShapeMismatch(format!("the optimiser's '{name}' is missing")))
+        };
+        let vector = |name: &str, like: &Tensor| {
+            let tensor = crate::tensor_of(&array(name)?, like.device());
+            if tensor.size() == like.size() {
+                Ok(tensor)
+            } else {
+                Err(ShapeMismatch(format!(
+                    "the optimiser's '{name}' has {:?} numbers, {:?} are needed",
+                    tensor.size(),
+                    like.size()
+                )))
+            }
+        };
+        let (mean, square) = (vector("mean", &self.mean)?, vector("square", &self.square)?);
+        self.steps = array("steps")?
+            .as_slice::<i64>()
+            .first()
+            .copied()
+            .unwrap_or(0);
+        (self.mean, self.square) = (mean, square);
+        Ok(())
+    }
+}
+
+/// Scales a gradient so that its norm is at most `limit`; returns the scaled gradient and the
+/// norm that it had.
+pub fn clip_global_norm(gradient: Tensor, limit: f64) -> (Tensor, Tensor) {
+    let norm = gradient.norm();
+    let scale = (limit / (&norm + 1e-6)).clamp_max(1.0);
+    (gradient * scale, norm)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(config: OptimizerConfig, steps: usize) -> Vec<f32> {
+        let params = Tensor::from_slice(&[1f32, -2.0]);
+        let mut optimizer = Optimizer::new(config, &params);
+        for _ in 0..steps {
+            let gradient = &params * 2.0 + 1.0;
+            optimizer.step(&params, &gradient, 0.1);
+        }
+        Vec::try_from(params).unwrap()
+    }
+
+    #[test]
+    fn first_step_of_each_rule_by_hand() {
+        let with = |kind| OptimizerConfig {
+            kind,
+            ..OptimizerConfig::default()
+        };
+        // Adam's first step is the learning rate in the gradient's direction.
+        let adam = run(with(OptimizerKind::Adam), 1);
+        assert!((adam[0] - 0.9).abs() < 1e-6 && (adam[1] + 1.9).abs() < 1e-6);
+        // square = 0.01·g², so the step is lr·g/(0.1·|g|) = 1.
+        let rmsprop = run(with(OptimizerKind::Rmsprop), 1);
+        assert!((rmsprop[0] - 0.0).abs() < 1e-5 && (rmsprop[1] + 1.0).abs() < 1e-5);
+        // g = (3, −3): square = 0.99 + 0.01·9 = 1.08; with eps 0.1: 0.1·3/√1.18.
+        let config = OptimizerConfig {
+            eps: 0.1,
+            ..with(OptimizerKind::RmspropTf)
+        };
+        let tf = run(config, 1);
+        let step = 0.3 / 1.18f32.sqrt();
+        assert!((tf[0] - (1.0 - step)).abs() < 1e-6 && (tf[1] - (-2.0 + step)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_saved_state_continues_exactly() {
+        let params = Tensor::from_slice(&[1f32, -2.0]);
+        let mut first = Optimizer::new(OptimizerConfig::default(), &params);
+        first.step(&params, &params, 0.1);
+        let copy = params.copy();
+        let mut second = Optimizer::new(OptimizerConfig::default(), &copy);
+        let state = first.state();
+        second
+            .load(|name| {
+                state
+                    .iter()
+                    .find(|(n, _)| n == name)
+                    .map(|(_, a)| a.clone())
+            })
+            .unwrap();
+        first.step(&params, &params, 0.1);
+        second.step(&copy, &copy, 0.1);
+        assert_eq!(
+            Vec::<f32>::try_from(params).unwrap(),
+            Vec::<f32>::try_from(copy).unwrap()
+        );
+    }
+
+    #[test]
+    fn clipping_keeps_the_direction() {
+        let gradient = Tensor::from_slice(&[3f32, 4.0]);
+        let (clipped, norm) = clip_global_norm(gradient, 1.0);
+        assert_eq!(norm.double_value(&[]), 5.0);
+        assert!((clipped.double_value(&[1]) - 0.8).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,85 @@
+//! Numbers that change over a run.
+
+use serde::{Deserialize, Serialize};
+
+/// A number as a function of progress; a plain number in a config file is a constant.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Schedule {
+    /// Always the same.
+    Constant(f64),
+    /// On a straight line from `start` to `end`, reached at fraction `by` of the run.
+    Linear(Linear),
+}
+
+/// A straight line, then constant.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Linear {
+    /// Value at the beginning.
+    pub start: f64,
+    /// Value from `by` on.
+    pub end: f64,
+    /// Fraction of the run, over 0 and at most 1, at which `end` is reached.
+    #[serde(default = "one")]
+    pub by: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl Schedule {
+    /// A straight line that ends at fraction `by` of the run.
+    pub fn linear(start: f64, end: f64, by: f64) -> Self {
+        Schedule::Linear(Linear { start, end, by })
+    }
+
+    /// The value at a fraction of the run, from 0 to 1.
+    pub fn at(&self, progress: f64) -> f64 {
+        match *self {
+            Schedule::Constant(value) => value,
+            Schedule::Linear(Linear { start, end, by }) => {
+                let along = (progress / by).clamp(0.0, 1.0);
+                start + along * (end - start)
+            }
+        }
+    }
+
+    /// What is wrong with it, if anything, for a number that must lie in a range.
+    pub fn problem(&self, low: f64, high: f64) -> Option<String> {
+        let (values, by) = match *self {
+            Schedule::Constant(value) => ([value, value], 1.0),
+            Schedule::Linear(Linear { start, end, by }) => ([start, end], by),
+        };
+        if values.iter().any(|v| !(low..=high).contains(v)) {
+            Some(format!("between {low} and {high}"))
+        } else if !(by > 0.0 && by <= 1.0) {
+            Some("with `by` over 0 and at most 1".into())
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_reaches_its_end_and_stays() {
+        let schedule = Schedule::linear(1.0, 0.5, 0.5);
+        assert_eq!(schedule.at(0.0), 1.0);
+        assert_eq!(schedule.at(0.25), 0.75);
+        assert_eq!(schedule.at(0.5), 0.5);
+        assert_eq!(schedule.at(1.0), 0.5);
+    }
+
+    #[test]
+    fn a_plain_number_is_a_constant() {
+        let schedule: Schedule = serde_json::from_str("0.25").unwrap();
+        assert_eq!(schedule, Schedule::Constant(0.25));
+        let schedule: Schedule = serde_json::from_str(r#"{"start": 1, "end": 0}"#).unwrap();
+        assert_eq!(schedule, Schedule::linear(1.0, 0.0, 1.0));
+    }
+}

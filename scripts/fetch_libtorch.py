@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Makes the folder `.libtorch` that the build links against: `include/` and `lib/`.
+
+Without an argument the pinned wheels are downloaded with pip (about 0.55 GB) and the parts that
+a CPU build needs are taken out of them. With an argument, an existing torch folder (a libtorch,
+or the `torch` package of a Python installation) is used instead: its files are linked, not
+copied, and its CUDA libraries are found at run time.
+"""
+
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+TORCH = "2.11.0"
+# libtorch_cpu.so of the PyPI wheel needs the last two even where no GPU is used.
+WHEELS = (f"torch=={TORCH}", "nvidia-cuda-runtime==13.0.96", "nvidia-cuda-cupti==13.0.85")
+WANTED = ("libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13")
+
+
+def main() -> None:
+    target = pathlib.Path(__file__).resolve().parent.parent / ".libtorch"
+    aside = target.with_name(".libtorch.partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    (aside / "lib").mkdir(parents=True)
+    if len(sys.argv) > 1:
+        link_existing(pathlib.Path(sys.argv[1]).resolve(), aside)
+    else:
+        download(aside)
+    # The real libtorch.so would make the program need CUDA's libraries to start. The program
+    # loads them itself when they are there.
+    (aside / "lib" / "libtorch.so").write_text("INPUT(-ltorch_cpu -lc10)\n")
+    shutil.rmtree(target, ignore_errors=True)
+    aside.rename(target)
+
+
+def link_existing(torch: pathlib.Path, aside: pathlib.Path) -> None:
+    version = torch / "version.py"
+    build = torch / "build-version"
+    found = version if version.exists() else build
+    if not (torch / "lib" / "libtorch_cpu.so").exists() or not (torch / "include").is_dir():
+        sys.exit(f"{torch} is not a torch folder: it has no lib/libtorch_cpu.so or no include/.")
+    if not found.exists() or TORCH not in found.read_text():
+        sys.exit(f"{torch} is not torch {TORCH}, which this version of Starling is made for.")
+    for library in (torch / "lib").iterdir():
+        if ".so" in library.name and library.name != "libtorch.so":
+            (aside / "lib" / library.name).symlink_to(library)
+    (aside / "include").symlink_to(torch / "include")
+    (aside / "source").write_text(f"{torch}\n")
+
+
+def download(aside: pathlib.Path) -> None:
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        sys.exit(
+            "The pinned torch wheels are for Linux on x86_64. Elsewhere, install torch "
+            f"{TORCH} and set STARLING_LIBTORCH to its folder."
+        )
+    with tempfile.TemporaryDirectory(dir=aside.parent, prefix=".libtorch.download.") as wheels:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--only-binary=:all:", "--python-version=3.12"]
+        command += ["--platform=manylinux_2_28_x86_64", "--platform=manylinux_2_25_x86_64"]
+        command += ["--platform=manylinux2014_x86_64", "--dest", wheels, *WHEELS]
+        if subprocess.run(command).returncode != 0:
+            sys.exit(
+                f"Could not download torch {TORCH} (see pip's message above). Check the network, "
+                "or set STARLING_LIBTORCH to the folder of an installed torch."
+            )
+        for wheel in sorted(pathlib.Path(wheels).glob("*.whl")):
+            unpack(wheel, aside)
+    missing = [name for name in WANTED if not (aside / "lib" / name).exists()]
+    if missing:
+        sys.exit(f"The downloaded wheels lack {', '.join(missing)}.")
+    (aside / "source").write_text(f"wheels of torch {TORCH}\n")
+
+
+def unpack(wheel: pathlib.Path, aside: pathlib.Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            path = pathlib.PurePosixPath(entry.filename)
+            if path.name in WANTED:
+                goal = aside / "lib" / path.name
+            elif path.parts[:2] == ("torch", "include") and not entry.is_dir():
+                goal = aside.joinpath("include", *path.parts[2:])
+            else:
+                continue
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(entry) as source, open(goal, "wb") as sink:
+                shutil.copyfileobj(source, sink, 1 << 20)
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    main()
