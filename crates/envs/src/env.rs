@@ -54,6 +54,45 @@ pub trait Env: Send {
     }
 }
 
+impl<E: Env + ?Sized> Env for Box<E> {
+    fn observation_space(&self) -> Space {
+        (**self).observation_space()
+    }
+
+    fn action_space(&self) -> Space {
+        (**self).action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: ObsMut<'_>) -> Result<(), EnvError> {
+        (**self).reset(rng, obs)
+    }
+
+    fn step(
+        &mut self,
+        action: Action<'_>,
+        rng: &mut Rng,
+        obs: ObsMut<'_>,
+    ) -> Result<Step, EnvError> {
+        (**self).step(action, rng, obs)
+    }
+
+    fn masks_actions(&self) -> bool {
+        (**self).masks_actions()
+    }
+
+    fn legal_actions(&self, mask: &mut [u8]) {
+        (**self).legal_actions(mask);
+    }
+
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        (**self).snapshot()
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), EnvError> {
+        (**self).restore(snapshot)
+    }
+}
+
 /// What followed an action, beside the observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step {
@@ -89,6 +128,19 @@ pub enum EnvError {
     /// Anything else that an environment reports.
     #[error("{0}")]
     Failed(String),
+    /// The environment's code panicked.
+    #[error("it panicked: {0}")]
+    Panicked(String),
+    /// One of several environments failed.
+    #[error("environment {index} ({id}): {cause}")]
+    At {
+        /// Which one, counted over the whole run.
+        index: u64,
+        /// Its id in the registry.
+        id: String,
+        /// What went wrong.
+        cause: Box<EnvError>,
+    },
 }
 
 /// One action, borrowed from the columns of a rollout.

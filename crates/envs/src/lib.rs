@@ -1,14 +1,22 @@
 //! Environments: what an agent acts in.
 //!
 //! Read first: [`Env`] (the trait that one environment implements), [`Space`] (what it shows and
-//! what it accepts), [`Rollout`] (the `[T, B]` columns that stepping fills).
+//! what it accepts), [`VecEnv`] (several of them stepped into the `[T, B]` columns of a
+//! [`Rollout`]). [`registry`] is the table of all environments.
 
+pub mod classic;
 mod env;
 mod random;
+pub mod registry;
 mod rollout;
 mod space;
+mod vector;
+mod wrappers;
 
 pub use env::{Action, Env, EnvError, ObsMut, Step};
 pub use random::{Rng, stream};
+pub use registry::{EnvOptions, EnvSpec, UnknownEnv};
 pub use rollout::Rollout;
 pub use space::{Bounds, Space};
+pub use vector::{Episode, VecEnv, VecSnapshot};
+pub use wrappers::TimeLimit;

@@ -1,6 +1,9 @@
 //! What an environment shows and what it accepts.
 
-use starling_tree::{DType, Spec, Tree};
+use rand::RngExt as _;
+use starling_tree::{DType, Spec, Tree, ViewMut};
+
+use crate::Rng;
 
 /// The set of values of an observation or an action.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,4 +112,79 @@ impl Space {
             ),
         }
     }
+
+    /// Draws a value uniformly and writes it as an item of a column of actions, where named
+    /// parts lie side by side as floats.
+    ///
+    /// Of a discrete space only choices whose `legal` is not 0 are drawn. Where a bound is
+    /// missing, the value is at most 1 beyond the other bound, and between −1 and 1 without any.
+    ///
+    /// # Panics
+    /// When the item is not one of this space, or no choice is legal.
+    pub fn sample(&self, rng: &mut Rng, legal: Option<&[u8]>, mut item: ViewMut<'_>) {
+        match self {
+            Space::Discrete { n } => {
+                item.as_mut_slice::<i64>()[0] = draw_choice(*n, legal, rng) as i64;
+            }
+            Space::MultiDiscrete { choices } => {
+                for (value, n) in item.as_mut_slice::<i64>().iter_mut().zip(choices) {
+                    *value = draw_choice(*n, None, rng) as i64;
+                }
+            }
+            Space::Box { bounds, dtype, .. } if *dtype == DType::U8 => {
+                for (i, value) in item.as_mut_slice::<u8>().iter_mut().enumerate() {
+                    let (low, high) = bounds.of(i);
+                    *value = rng.random_range(low as u8..=high as u8);
+                }
+            }
+            Space::Box { .. } | Space::Dict(_) => {
+                let mut values = item.as_mut_slice::<f32>().iter_mut();
+                self.sample_floats(rng, &mut values);
+            }
+        }
+    }
+
+    fn sample_floats<'a>(&self, rng: &mut Rng, values: &mut impl Iterator<Item = &'a mut f32>) {
+        match self {
+            Space::Discrete { n } => {
+                for value in values.take(1) {
+                    *value = draw_choice(*n, None, rng) as f32;
+                }
+            }
+            Space::MultiDiscrete { choices } => {
+                for (n, value) in choices.iter().zip(values) {
+                    *value = draw_choice(*n, None, rng) as f32;
+                }
+            }
+            Space::Box { shape, bounds, .. } => {
+                for i in 0..shape.iter().product() {
+                    let (low, high) = match bounds.of(i) {
+                        (low, high) if low.is_finite() && high.is_finite() => (low, high),
+                        (low, _) if low.is_finite() => (low, low + 1.0),
+                        (_, high) if high.is_finite() => (high - 1.0, high),
+                        _ => (-1.0, 1.0),
+                    };
+                    for value in values.take(1) {
+                        *value = rng.random_range(low..=high);
+                    }
+                }
+            }
+            Space::Dict(parts) => {
+                for (_, part) in parts {
+                    part.sample_floats(rng, values);
+                }
+            }
+        }
+    }
+}
+
+fn draw_choice(n: usize, legal: Option<&[u8]>, rng: &mut Rng) -> usize {
+    let Some(legal) = legal else {
+        return rng.random_range(0..n);
+    };
+    let count = legal.iter().filter(|flag| **flag != 0).count();
+    assert!(count > 0, "none of the {n} actions is legal");
+    let chosen = rng.random_range(0..count);
+    let mut choices = legal.iter().enumerate().filter(|(_, flag)| **flag != 0);
+    choices.nth(chosen).map_or(0, |(choice, _)| choice)
 }

@@ -1,0 +1,186 @@
+//! THE table of environments.
+//!
+//! A new environment is one file and one line in [`all`]'s table. Lists, help texts and shell
+//! completions are made from it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::wrappers::TimeLimit;
+use crate::{Env, EnvError, classic};
+
+/// One line of the table: an environment that can be made by its id.
+#[derive(Debug)]
+pub struct EnvSpec {
+    /// Its name, as Gymnasium spells it: `CartPole-v1`, `MinAtar/Breakout-v1`.
+    pub id: &'static str,
+    /// What it belongs to: `classic`, `minatar`.
+    pub family: &'static str,
+    /// Steps after which an episode is cut off, unless the options say otherwise.
+    pub max_episode_steps: Option<u64>,
+    /// Mean return from which the task counts as solved, where one is agreed on.
+    pub reward_threshold: Option<f64>,
+    /// One line for lists.
+    pub summary: &'static str,
+    /// The names of the [`EnvOptions`] that it has beside `max_episode_steps`.
+    pub options: &'static [&'static str],
+    /// Makes it, without the limit on steps.
+    bare: fn(&EnvOptions) -> Result<Box<dyn Env>, EnvError>,
+}
+
+impl EnvSpec {
+    /// Makes the environment, with its limit on the steps of an episode.
+    ///
+    /// # Errors
+    /// When an option is set that this environment does not have, or is out of range.
+    pub fn make(&self, options: &EnvOptions) -> Result<Box<dyn Env>, EnvError> {
+        for name in options.set() {
+            if name != "max_episode_steps" && !self.options.contains(&name) {
+                return Err(EnvError::Failed(format!(
+                    "{} has no option '{name}'; it has: {}",
+                    self.id,
+                    ["max_episode_steps"]
+                        .iter()
+                        .chain(self.options)
+                        .copied()
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                )));
+            }
+        }
+        let env = (self.bare)(options)?;
+        match options.max_episode_steps.or(self.max_episode_steps) {
+            Some(0) => Err(EnvError::Failed(
+                "max_episode_steps is 0; it must be at least 1".into(),
+            )),
+            Some(steps) => Ok(Box::new(TimeLimit::new(env, steps))),
+            None => Ok(env),
+        }
+    }
+}
+
+/// Settings of environments; each environment has some of them, all optional.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EnvOptions {
+    /// Steps after which an episode is cut off, instead of the environment's own limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_episode_steps: Option<u64>,
+    /// MinAtar: the probability that the last action is repeated instead of the chosen one;
+    /// 0.1 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sticky_action_prob: Option<f64>,
+    /// MinAtar: whether the games get harder as an episode goes on; yes if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub difficulty_ramping: Option<bool>,
+}
+
+impl EnvOptions {
+    /// The names of the options that are given.
+    fn set(&self) -> impl Iterator<Item = &'static str> {
+        [
+            (self.max_episode_steps.is_some(), "max_episode_steps"),
+            (self.sticky_action_prob.is_some(), "sticky_action_prob"),
+            (self.difficulty_ramping.is_some(), "difficulty_ramping"),
+        ]
+        .into_iter()
+        .filter_map(|(given, name)| given.then_some(name))
+    }
+}
+
+/// All environments, in the order in which they should be listed.
+pub fn all() -> &'static [EnvSpec] {
+    ENVS
+}
+
+/// The environment of an id.
+///
+/// # Errors
+/// When there is none; the error names the nearest ids.
+pub fn find(id: &str) -> Result<&'static EnvSpec, UnknownEnv> {
+    let found = ENVS.iter().find(|spec| spec.id == id);
+    found.ok_or_else(|| UnknownEnv {
+        id: id.to_owned(),
+        nearest: nearest(id),
+    })
+}
+
+/// There is no environment of that id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no environment called '{id}'{}", did_you_mean(nearest))]
+pub struct UnknownEnv {
+    /// What was asked for.
+    pub id: String,
+    /// Ids that it may have been meant to be, nearest first; possibly none.
+    pub nearest: Vec<&'static str>,
+}
+
+static ENVS: &[EnvSpec] = &[EnvSpec {
+    id: "CartPole-v1",
+    family: "classic",
+    max_episode_steps: Some(500),
+    reward_threshold: Some(475.0),
+    summary: "balance a pole on a cart that is pushed left or right",
+    options: &[],
+    bare: |_| Ok(Box::new(classic::CartPole::new())),
+}];
+
+fn did_you_mean(nearest: &[&str]) -> String {
+    match nearest {
+        [] => String::new(),
+        [one] => format!("; did you mean '{one}'?"),
+        several => format!("; did you mean one of '{}'?", several.join("', '")),
+    }
+}
+
+/// Ids that resemble `id`: first those equal but for case, punctuation or version, else up to
+/// three that are spelled alike.
+fn nearest(id: &str) -> Vec<&'static str> {
+    let wanted = plain(id);
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let mut scored: Vec<(f64, &'static str)> = Vec::new();
+    for spec in ENVS {
+        let full = plain(spec.id);
+        let name = plain(unversioned(spec.id));
+        let last = plain(unversioned(spec.id.rsplit('/').next().unwrap_or(spec.id)));
+        let alike = if wanted == full {
+            3.0
+        } else if plain(unversioned(id)) == name || plain(unversioned(id)) == last {
+            2.0
+        } else {
+            [&full, &name, &last]
+                .map(|candidate| strsim::normalized_damerau_levenshtein(&wanted, candidate))
+                .into_iter()
+                .fold(0.0, f64::max)
+        };
+        scored.push((alike, spec.id));
+    }
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let best = scored.first().map_or(0.0, |(alike, _)| *alike);
+    let floor = if best >= 2.0 { best } else { 0.6 };
+    let near = scored.iter().filter(|(alike, _)| *alike >= floor);
+    near.take(3).map(|(_, id)| *id).collect()
+}
+
+/// Lower case, without punctuation.
+fn plain(id: &str) -> String {
+    id.chars()
+        .filter(|c| c.is_alphanumeric())
+        .map(|c| c.to_ascii_lowercase())
+        .collect()
+}
+
+/// An id without its `-v1`.
+fn unversioned(id: &str) -> &str {
+    match id.rsplit_once(['-', '_']) {
+        Some((name, version))
+            if version.len() > 1
+                && version.starts_with(['v', 'V'])
+                && version[1..].bytes().all(|b| b.is_ascii_digit()) =>
+        {
+            name
+        }
+        _ => id,
+    }
+}

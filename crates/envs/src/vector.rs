@@ -1,0 +1,654 @@
+//! Several environments stepped by one thread, straight into the columns of a rollout.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::{Deserialize, Serialize};
+use starling_tree::Array;
+
+use crate::registry::{EnvOptions, EnvSpec};
+use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, stream};
+
+/// Environments of one kind, stepped in a loop by the thread that owns them.
+///
+/// Each environment has a random stream of its own, so that what it does depends on nothing but
+/// the seed, the role, its index and the actions it is given: not on how many others there are,
+/// nor on which thread steps them.
+pub struct VecEnv {
+    id: String,
+    slots: Vec<Slot>,
+    first_index: u64,
+    observation_space: Space,
+    action_space: Space,
+    legal_actions: Option<usize>,
+    finished: Vec<Episode>,
+    /// The environment that is at work, to be named if it fails.
+    at_work: usize,
+}
+
+/// An episode that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Episode {
+    /// Which environment of the vector played it.
+    pub env: usize,
+    /// The sum of its rewards.
+    pub return_: f64,
+    /// Its number of steps.
+    pub length: u64,
+    /// Its number of steps with a reward other than 0.
+    pub nonzero_rewards: u64,
+}
+
+/// The state of a [`VecEnv`], from which it continues exactly.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VecSnapshot {
+    slots: Vec<SlotSnapshot>,
+    finished: Vec<Episode>,
+}
+
+impl VecSnapshot {
+    /// Whether every environment could be saved. Those that could not start a new episode when
+    /// the snapshot is restored.
+    pub fn is_complete(&self) -> bool {
+        self.slots.iter().all(|slot| slot.env.is_some())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct SlotSnapshot {
+    env: Option<Vec<u8>>,
+    rng: Rng,
+    tally: Tally,
+}
+
+/// What the episode under way has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Tally {
+    return_: f64,
+    length: u64,
+    nonzero_rewards: u64,
+}
+
+struct Slot {
+    env: Box<dyn Env>,
+    rng: Rng,
+    tally: Tally,
+}
+
+impl VecEnv {
+    /// `count` environments of the table's line `spec`.
+    ///
+    /// Environment `i` draws from `stream(seed, role, first_index + i)`.
+    ///
+    /// # Errors
+    /// When the options do not fit the environment or it cannot be made.
+    pub fn new(
+        spec: &EnvSpec,
+        options: &EnvOptions,
+        count: usize,
+        seed: u64,
+        role: &str,
+        first_index: u64,
+    ) -> Result<Self, EnvError> {
+        if count == 0 {
+            return Err(EnvError::Failed(
+                "a vector needs at least one environment".into(),
+            ));
+        }
+        let envs = (0..count).map(|_| spec.make(options));
+        let envs = envs.collect::<Result<_, _>>()?;
+        let mut vector = Self::from_envs(envs, seed, role, first_index);
+        vector.id = spec.id.to_owned();
+        Ok(vector)
+    }
+
+    /// Environments that the caller made, all with the same spaces.
+    ///
+    /// # Panics
+    /// When there is none, or their spaces differ.
+    pub fn from_envs(envs: Vec<Box<dyn Env>>, seed: u64, role: &str, first_index: u64) -> Self {
+        let Some(first) = envs.first() else {
+            panic!("a vector needs at least one environment");
+        };
+        let observation_space = first.observation_space();
+        let action_space = first.action_space();
+        let legal_actions = match &action_space {
+            Space::Discrete { n } if first.masks_actions() => Some(*n),
+            _ => None,
+        };
+        assert!(
+            envs.iter()
+                .all(|env| env.observation_space() == observation_space
+                    && env.action_space() == action_space),
+            "the environments of a vector have the same spaces"
+        );
+        let slots = envs.into_iter().zip(first_index..);
+        let slots = slots.map(|(env, index)| Slot {
+            env,
+            rng: stream(seed, role, index),
+            tally: Tally::default(),
+        });
+        Self {
+            id: "custom".into(),
+            slots: slots.collect(),
+            first_index,
+            observation_space,
+            action_space,
+            legal_actions,
+            finished: Vec::new(),
+            at_work: 0,
+        }
+    }
+
+    /// The name by which errors call these environments.
+    pub fn named(mut self, id: impl Into<String>) -> Self {
+        self.id = id.into();
+        self
+    }
+
+    /// The number of environments.
+    #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// What the environments show.
+    pub fn observation_space(&self) -> &Space {
+        &self.observation_space
+    }
+
+    /// What the environments accept.
+    pub fn action_space(&self) -> &Space {
+        &self.action_space
+    }
+
+    /// The number of actions, if the environments mask some of them at times.
+    pub fn legal_actions(&self) -> Option<usize> {
+        self.legal_actions
+    }
+
+    /// Starts an episode in every environment, into row 0 of the observations (and of the legal
+    /// actions).
+    ///
+    /// # Errors
+    /// When an environment fails or panics; the error says which.
+    ///
+    /// # Panics
+    /// When the rollout has another number of environments.
+    pub fn reset(&mut self, rollout: &mut Rollout) -> Result<(), EnvError> {
+        self.check_width(rollout);
+        self.guarded(|vector| (0..vector.len()).try_for_each(|b| vector.reset_one(0, b, rollout)))
+    }
+
+    /// Does the actions of row `t`: writes what followed into row `t` and the next observations
+    /// (and legal actions) into row `t + 1`.
+    ///
+    /// Where an episode ends, its last observation is kept by [`Rollout::keep_final`], a new
+    /// episode starts in row `t + 1`, and [`finished`](VecEnv::finished) has one more.
+    ///
+    /// # Errors
+    /// When an environment fails or panics; the error says which.
+    ///
+    /// # Panics
+    /// When the rollout has another number of environments or no row `t`.
+    pub fn step(&mut self, t: usize, rollout: &mut Rollout) -> Result<(), EnvError> {
+        self.check_width(rollout);
+        assert!(t < rollout.steps(), "the rollout has no row {t}");
+        self.guarded(|vector| {
+            let width = vector.len();
+            for b in 0..width {
+                vector.at_work = b;
+                let slot = &mut vector.slots[b];
+                let action = Action::at(&vector.action_space, &rollout.actions, &[t, b]);
+                let obs = ObsMut::at(&mut rollout.obs, &[t + 1, b]);
+                let step = slot.env.step(action, &mut slot.rng, obs)?;
+                slot.tally.add(step.reward);
+                let item = t * width + b;
+                rollout.rewards.as_mut_slice::<f32>()[item] = step.reward;
+                rollout.terminated.as_mut_slice::<u8>()[item] = u8::from(step.terminated);
+                rollout.truncated.as_mut_slice::<u8>()[item] = u8::from(step.truncated);
+                if step.done() {
+                    vector.finished.push(slot.tally.episode(b));
+                    rollout.keep_final(t, b);
+                    vector.reset_one(t + 1, b, rollout)?;
+                } else if vector.legal_actions.is_some() {
+                    write_legal(&*slot.env, t + 1, b, rollout);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The episodes that ended since the last call, in the order in which they ended.
+    pub fn finished(&mut self) -> std::vec::Drain<'_, Episode> {
+        self.finished.drain(..)
+    }
+
+    /// Starts an episode in every environment and plays on by random (legal) actions, each
+    /// environment for a number of steps of its own between 0 and `max_steps`, so that
+    /// collection does not start with all of them at the same place. Leaves what they show in
+    /// row 0.
+    ///
+    /// Episodes that end meanwhile are not counted as [`finished`](VecEnv::finished); those
+    /// under way at the end count whole.
+    ///
+    /// # Errors
+    /// When an environment fails or panics; the error says which.
+    ///
+    /// # Panics
+    /// When the rollout has another number of environments.
+    pub fn decorrelate(&mut self, max_steps: u64, rollout: &mut Rollout) -> Result<(), EnvError> {
+        use rand::RngExt as _;
+
+        self.check_width(rollout);
+        let mut action = Array::zeros(
+            rollout.actions.dtype(),
+            &[&[1], &rollout.actions.shape()[2..]].concat(),
+        );
+        self.guarded(|vector| {
+            for b in 0..vector.len() {
+                vector.reset_one(0, b, rollout)?;
+                let steps = vector.slots[b].rng.random_range(0..=max_steps);
+                for _ in 0..steps {
+                    let slot = &mut vector.slots[b];
+                    let legal = rollout.legal.as_ref().map(|legal| legal.at(&[0, b]));
+                    let legal = legal.map(|legal| legal.as_slice::<u8>());
+                    vector
+                        .action_space
+                        .sample(&mut slot.rng, legal, action.at_mut(&[0]));
+                    let obs = ObsMut::at(&mut rollout.obs, &[0, b]);
+                    let action = Action::at(&vector.action_space, &action, &[0]);
+                    let step = slot.env.step(action, &mut slot.rng, obs)?;
+                    slot.tally.add(step.reward);
+                    if step.done() {
+                        vector.reset_one(0, b, rollout)?;
+                    } else if vector.legal_actions.is_some() {
+                        write_legal(&*slot.env, 0, b, rollout);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Everything from which [`restore`](VecEnv::restore) continues exactly: the environments
+    /// that can be saved, the random streams, the sums of the episodes under way.
+    ///
+    /// What the environments show at the moment is not part of it, for it stands in the
+    /// caller's rollout.
+    pub fn snapshot(&self) -> VecSnapshot {
+        let slots = self.slots.iter().map(|slot| SlotSnapshot {
+            env: slot.env.snapshot(),
+            rng: slot.rng.clone(),
+            tally: slot.tally,
+        });
+        VecSnapshot {
+            slots: slots.collect(),
+            finished: self.finished.clone(),
+        }
+    }
+
+    /// Continues from a snapshot of as many environments of the same kind.
+    ///
+    /// Writes row 0 of the legal actions, and row 0 of the observations of those environments
+    /// that could not be saved and start a new episode. The caller puts back the observations
+    /// of the others.
+    ///
+    /// # Errors
+    /// When the snapshot is of another number or kind of environments.
+    pub fn restore(
+        &mut self,
+        snapshot: &VecSnapshot,
+        rollout: &mut Rollout,
+    ) -> Result<(), EnvError> {
+        self.check_width(rollout);
+        if snapshot.slots.len() != self.len() {
+            return Err(EnvError::Snapshot(format!(
+                "it holds {} environments where there are {}",
+                snapshot.slots.len(),
+                self.len()
+            )));
+        }
+        self.guarded(|vector| {
+            for (b, saved) in snapshot.slots.iter().enumerate() {
+                vector.at_work = b;
+                let slot = &mut vector.slots[b];
+                slot.rng = saved.rng.clone();
+                slot.tally = saved.tally;
+                match &saved.env {
+                    Some(env) => {
+                        slot.env.restore(env)?;
+                        if vector.legal_actions.is_some() {
+                            write_legal(&*slot.env, 0, b, rollout);
+                        }
+                    }
+                    None => vector.reset_one(0, b, rollout)?,
+                }
+            }
+            vector.finished.clone_from(&snapshot.finished);
+            Ok(())
+        })
+    }
+
+    /// Starts an episode of environment `b` into a row.
+    fn reset_one(&mut self, row: usize, b: usize, rollout: &mut Rollout) -> Result<(), EnvError> {
+        self.at_work = b;
+        let slot = &mut self.slots[b];
+        slot.tally = Tally::default();
+        let obs = ObsMut::at(&mut rollout.obs, &[row, b]);
+        slot.env.reset(&mut slot.rng, obs)?;
+        if self.legal_actions.is_some() {
+            write_legal(&*slot.env, row, b, rollout);
+        }
+        Ok(())
+    }
+
+    /// Runs `work` and says which environment was at work if it fails or panics.
+    ///
+    /// One guard around the whole loop instead of one per step keeps it out of the way of the
+    /// optimiser.
+    fn guarded(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<(), EnvError>,
+    ) -> Result<(), EnvError> {
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));
+        let error = match outcome {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(panic) => EnvError::Panicked(message_of(&*panic)),
+        };
+        Err(EnvError::At {
+            index: self.first_index + self.at_work as u64,
+            id: self.id.clone(),
+            cause: Box::new(error),
+        })
+    }
+
+    fn check_width(&self, rollout: &Rollout) {
+        assert_eq!(
+            rollout.envs(),
+            self.len(),
+            "the rollout's columns are for another number of environments"
+        );
+    }
+}
+
+impl std::fmt::Debug for VecEnv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VecEnv")
+            .field("id", &self.id)
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tally {
+    fn add(&mut self, reward: f32) {
+        self.return_ += f64::from(reward);
+        self.length += 1;
+        self.nonzero_rewards += u64::from(reward != 0.0);
+    }
+
+    fn episode(self, env: usize) -> Episode {
+        Episode {
+            env,
+            return_: self.return_,
+            length: self.length,
+            nonzero_rewards: self.nonzero_rewards,
+        }
+    }
+}
+
+fn write_legal(env: &dyn Env, row: usize, b: usize, rollout: &mut Rollout) {
+    if let Some(legal) = &mut rollout.legal {
+        env.legal_actions(legal.at_mut(&[row, b]).as_mut_slice());
+    }
+}
+
+/// What a panic said.
+pub(crate) fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = panic.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "it gave no message".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Step, registry};
+    use starling_tree::Tree;
+
+    fn columns(vector: &VecEnv, steps: usize) -> Rollout {
+        Rollout::new(
+            steps,
+            vector.len(),
+            vector.observation_space(),
+            vector.action_space(),
+            vector.legal_actions(),
+            &Tree::empty(),
+            &Tree::empty(),
+        )
+    }
+
+    fn cart_poles(count: usize, first_index: u64) -> VecEnv {
+        let spec = registry::find("CartPole-v1").unwrap();
+        VecEnv::new(spec, &EnvOptions::default(), count, 7, "env", first_index).unwrap()
+    }
+
+    /// Counts its steps; episode `k` of environment `tag` lasts `tag + 2` steps; may fail.
+    struct Counter {
+        tag: u8,
+        count: u8,
+        fail_at: Option<u8>,
+        panic_at: Option<u8>,
+    }
+
+    impl Counter {
+        fn boxed(tag: u8) -> Box<dyn Env> {
+            Box::new(Self {
+                tag,
+                count: 0,
+                fail_at: None,
+                panic_at: None,
+            })
+        }
+    }
+
+    impl Env for Counter {
+        fn observation_space(&self) -> Space {
+            Space::bytes(&[2], 255)
+        }
+
+        fn action_space(&self) -> Space {
+            Space::Discrete { n: 3 }
+        }
+
+        fn reset(&mut self, _: &mut Rng, mut obs: ObsMut<'_>) -> Result<(), EnvError> {
+            self.count = 0;
+            obs.write(&[self.tag, 0]);
+            Ok(())
+        }
+
+        fn step(
+            &mut self,
+            action: Action<'_>,
+            _: &mut Rng,
+            mut obs: ObsMut<'_>,
+        ) -> Result<Step, EnvError> {
+            assert!(self.panic_at != Some(self.count), "the wheel came off");
+            if self.fail_at == Some(self.count) {
+                return Err(EnvError::Failed("out of paper".into()));
+            }
+            let action = action.discrete(3)?;
+            let mut mask = [0; 3];
+            self.legal_actions(&mut mask);
+            assert_eq!(mask[action], 1, "an illegal action");
+            self.count += 1;
+            obs.write(&[self.tag, self.count]);
+            Ok(Step {
+                reward: f32::from(self.count - 1),
+                terminated: self.count == self.tag + 2,
+                truncated: false,
+            })
+        }
+
+        fn masks_actions(&self) -> bool {
+            true
+        }
+
+        fn legal_actions(&self, mask: &mut [u8]) {
+            for (i, flag) in mask.iter_mut().enumerate() {
+                *flag = u8::from(i != usize::from(self.count % 3));
+            }
+        }
+    }
+
+    #[test]
+    fn columns_hold_what_each_environment_did() {
+        let mut vector = VecEnv::from_envs(vec![Counter::boxed(0), Counter::boxed(1)], 1, "env", 0);
+        let mut rollout = columns(&vector, 4);
+        vector.reset(&mut rollout).unwrap();
+        for t in 0..4 {
+            let rows = rollout.legal.as_ref().unwrap().at(&[t]);
+            let legal = rows.as_slice::<u8>();
+            let choices = [0, 3].map(|at| legal[at..at + 3].iter().position(|l| *l == 1));
+            let choices = choices.map(|choice| choice.unwrap() as i64);
+            rollout.actions.at_mut(&[t]).write(&choices);
+            vector.step(t, &mut rollout).unwrap();
+        }
+        let obs = rollout.obs.leaf().unwrap().as_slice::<u8>();
+        // Row t: (tag, count) of both; lengths 2 and 3.
+        assert_eq!(
+            obs,
+            [
+                [0, 0, 1, 0],
+                [0, 1, 1, 1],
+                [0, 0, 1, 2],
+                [0, 1, 1, 0],
+                [0, 0, 1, 1]
+            ]
+            .concat()
+        );
+        assert_eq!(
+            rollout.rewards.as_slice::<f32>(),
+            [0., 0., 1., 1., 0., 2., 1., 0.]
+        );
+        assert_eq!(
+            rollout.terminated.as_slice::<u8>(),
+            [0, 0, 1, 0, 0, 1, 1, 0]
+        );
+        assert_eq!(rollout.final_at, [(1, 0), (2, 1), (3, 0)]);
+        let finals = rollout.final_obs.leaf().unwrap().as_slice::<u8>();
+        assert_eq!(finals[..6], [0, 2, 1, 3, 0, 2]);
+        let legal = rollout.legal.as_ref().unwrap().as_slice::<u8>();
+        assert_eq!(legal[6..12], [1, 0, 1, 1, 0, 1]);
+        assert_eq!(legal[12..18], [0, 1, 1, 1, 1, 0]);
+        let ended: Vec<_> = vector.finished().collect();
+        assert_eq!(ended.len(), 3);
+        assert_eq!(
+            ended[1],
+            Episode {
+                env: 1,
+                return_: 3.0,
+                length: 3,
+                nonzero_rewards: 2
+            }
+        );
+        assert_eq!(vector.finished().count(), 0);
+    }
+
+    #[test]
+    fn failures_and_panics_name_the_environment() {
+        for (fail_at, panic_at, says) in [
+            (Some(0), None, "out of paper"),
+            (None, Some(0), "the wheel came off"),
+        ] {
+            let bad = Box::new(Counter {
+                tag: 1,
+                count: 0,
+                fail_at,
+                panic_at,
+            });
+            let mut vector = VecEnv::from_envs(vec![Counter::boxed(0), bad], 1, "env", 10);
+            vector = vector.named("Counter-v0");
+            let mut rollout = columns(&vector, 1);
+            vector.reset(&mut rollout).unwrap();
+            rollout.actions.at_mut(&[0]).write(&[1i64, 1]);
+            let error = vector.step(0, &mut rollout).unwrap_err().to_string();
+            assert!(
+                error.starts_with("environment 11 (Counter-v0): ") && error.contains(says),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_action_outside_the_space_is_refused() {
+        let mut vector = cart_poles(1, 0);
+        let mut rollout = columns(&vector, 1);
+        vector.reset(&mut rollout).unwrap();
+        for action in [2i64, -1] {
+            rollout.actions.at_mut(&[0]).write(&[action]);
+            let error = vector.step(0, &mut rollout).unwrap_err().to_string();
+            assert!(error.contains("allowed: 0 to 1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_environment_does_the_same_in_any_vector() {
+        let run = |count, first_index, b| {
+            let mut vector = cart_poles(count, first_index);
+            let mut rollout = columns(&vector, 64);
+            vector.decorrelate(20, &mut rollout).unwrap();
+            rollout.actions.as_mut_slice::<i64>().fill(1);
+            for t in 0..64 {
+                vector.step(t, &mut rollout).unwrap();
+            }
+            let obs = rollout.obs.leaf().unwrap();
+            let rows = (0..=64).map(|t| obs.at(&[t, b]).bytes.to_vec());
+            rows.collect::<Vec<_>>()
+        };
+        assert_eq!(run(5, 0, 3), run(2, 2, 1));
+        assert_ne!(run(5, 0, 3), run(5, 0, 2));
+    }
+
+    #[test]
+    fn decorrelation_only_does_what_is_legal_and_reports_nothing() {
+        let envs = (0..4).map(Counter::boxed).collect();
+        let mut vector = VecEnv::from_envs(envs, 3, "env", 0);
+        let mut rollout = columns(&vector, 1);
+        vector.decorrelate(50, &mut rollout).unwrap();
+        assert_eq!(vector.finished().count(), 0);
+        let shown = rollout.obs.leaf().unwrap().at(&[0]);
+        let counts: Vec<u8> = shown.as_slice::<u8>().chunks(2).map(|o| o[1]).collect();
+        assert!(counts.iter().any(|count| *count > 0), "{counts:?}");
+    }
+
+    #[test]
+    fn a_vector_that_cannot_be_saved_says_so_and_starts_anew() {
+        let mut vector = VecEnv::from_envs(vec![Counter::boxed(4)], 3, "env", 0);
+        let mut rollout = columns(&vector, 1);
+        vector.reset(&mut rollout).unwrap();
+        rollout.actions.at_mut(&[0]).write(&[1i64]);
+        vector.step(0, &mut rollout).unwrap();
+        rollout.carry_over();
+        let snapshot = vector.snapshot();
+        assert!(!snapshot.is_complete());
+        vector.restore(&snapshot, &mut rollout).unwrap();
+        let shown = rollout.obs.leaf().unwrap().at(&[0]);
+        assert_eq!(shown.as_slice::<u8>(), [4, 0]);
+    }
+
+    #[test]
+    fn a_snapshot_of_another_width_is_refused() {
+        let snapshot = cart_poles(3, 0).snapshot();
+        assert!(snapshot.is_complete());
+        let mut vector = cart_poles(2, 0);
+        let mut rollout = columns(&vector, 1);
+        let error = vector.restore(&snapshot, &mut rollout).unwrap_err();
+        assert!(error.to_string().contains("3 environments"), "{error}");
+    }
+}

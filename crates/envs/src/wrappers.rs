@@ -1,0 +1,93 @@
+//! Environments around environments.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
+
+/// Cuts episodes off (truncates them) after a number of steps.
+#[derive(Debug)]
+pub struct TimeLimit<E> {
+    env: E,
+    max_steps: u64,
+    elapsed: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    elapsed: u64,
+    env: Vec<u8>,
+}
+
+impl<E: Env> TimeLimit<E> {
+    /// Episodes of `env` that last at most `max_steps` steps.
+    pub fn new(env: E, max_steps: u64) -> Self {
+        Self {
+            env,
+            max_steps,
+            elapsed: 0,
+        }
+    }
+}
+
+impl<E: Env> Env for TimeLimit<E> {
+    fn observation_space(&self) -> Space {
+        self.env.observation_space()
+    }
+
+    fn action_space(&self) -> Space {
+        self.env.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: ObsMut<'_>) -> Result<(), EnvError> {
+        self.elapsed = 0;
+        self.env.reset(rng, obs)
+    }
+
+    fn step(
+        &mut self,
+        action: Action<'_>,
+        rng: &mut Rng,
+        obs: ObsMut<'_>,
+    ) -> Result<Step, EnvError> {
+        let mut step = self.env.step(action, rng, obs)?;
+        self.elapsed += 1;
+        step.truncated |= self.elapsed >= self.max_steps;
+        Ok(step)
+    }
+
+    fn masks_actions(&self) -> bool {
+        self.env.masks_actions()
+    }
+
+    fn legal_actions(&self, mask: &mut [u8]) {
+        self.env.legal_actions(mask);
+    }
+
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        save(&State {
+            elapsed: self.elapsed,
+            env: self.env.snapshot()?,
+        })
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), EnvError> {
+        let state: State = load(snapshot)?;
+        self.env.restore(&state.env)?;
+        self.elapsed = state.elapsed;
+        Ok(())
+    }
+}
+
+/// A state as the bytes of a snapshot.
+pub(crate) fn save<S: Serialize>(state: &S) -> Option<Vec<u8>> {
+    postcard::to_allocvec(state).ok()
+}
+
+/// A state from the bytes of a snapshot, all of which it must use.
+pub(crate) fn load<'a, S: Deserialize<'a>>(snapshot: &'a [u8]) -> Result<S, EnvError> {
+    match postcard::take_from_bytes(snapshot) {
+        Ok((state, [])) => Ok(state),
+        Ok((_, rest)) => Err(EnvError::Snapshot(format!("{} bytes too many", rest.len()))),
+        Err(error) => Err(EnvError::Snapshot(error.to_string())),
+    }
+}
