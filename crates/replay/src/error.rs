@@ -1,0 +1,74 @@
+//! What a replay refuses, and why.
+
+/// What goes wrong when a replay is built, fed or drawn from.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ReplayError {
+    /// A setting is out of range.
+    #[error("replay: {key} is {value}; allowed: {allowed}")]
+    Config {
+        /// Name of the setting.
+        key: &'static str,
+        /// What it was.
+        value: String,
+        /// What it may be.
+        allowed: String,
+    },
+    /// A rollout does not have the columns that this replay was built for.
+    #[error("replay: '{field}' of the rollout is {found}, but this replay stores {expected}")]
+    Columns {
+        /// The column.
+        field: String,
+        /// What the replay was built for.
+        expected: String,
+        /// What the rollout has.
+        found: String,
+    },
+    /// A rollout's columns belong to streams that do not exist.
+    #[error("replay: streams {first} to {last} were inserted, but there are only {streams}")]
+    Stream {
+        /// Stream of the rollout's first column.
+        first: usize,
+        /// Stream of the rollout's last column.
+        last: usize,
+        /// Streams of this replay.
+        streams: usize,
+    },
+    /// An episode was cut off but its last observation is not in the rollout.
+    #[error("replay: column {b} was truncated at step {t}, but its final observation is missing")]
+    FinalMissing {
+        /// Step in the rollout.
+        t: usize,
+        /// Column in the rollout.
+        b: usize,
+    },
+    /// Nothing can be drawn yet.
+    #[error("replay: nothing can be drawn yet ({steps} steps inserted, none has its successors)")]
+    Empty {
+        /// Steps inserted so far.
+        steps: u64,
+    },
+    /// A batch was made for another replay.
+    #[error("replay: the batch has other columns than this replay at '{path}'")]
+    Batch {
+        /// The first column that differs.
+        path: String,
+    },
+    /// A priority is negative or not a number.
+    #[error("replay: priority {index} of {count} is {value}; allowed: finite, at least 0")]
+    Priority {
+        /// Its place among the given priorities.
+        index: usize,
+        /// How many were given.
+        count: usize,
+        /// What it was.
+        value: f32,
+    },
+    /// The number of priorities is not that of the entries.
+    #[error("replay: {priorities} priorities were given for {entries} entries")]
+    PriorityCount {
+        /// Priorities given.
+        priorities: usize,
+        /// Entries they were for.
+        entries: usize,
+    },
+}
