@@ -1,0 +1,165 @@
+//! What can go wrong in the run folder: each message says what happened, where, and what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::Damaged;
+
+/// A failure in the run folder.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file system refused something.
+    #[error("cannot {action} {}: {source}{}", path.display(), advice(source))]
+    Io {
+        /// What was being done, as a verb: "write", "create the folder".
+        action: &'static str,
+        /// The file or folder it was done to.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The run folder to create is already there.
+    #[error(
+        "the run folder {} exists already; nothing was written. Choose another --name, or go on \
+         with that run: starling resume {}",
+        path.display(),
+        path.display()
+    )]
+    Exists {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The path does not hold a run.
+    #[error(
+        "{} is not a run folder: it has no {missing}. Give a folder of the form \
+         runs/<env>/<algo>/<name>-s<seed>-<utc>",
+        path.display()
+    )]
+    NotARun {
+        /// The path given.
+        path: PathBuf,
+        /// The file that would have to be there.
+        missing: &'static str,
+    },
+    /// Another process is writing to the run.
+    #[error(
+        "the run {} is in use by another process. Wait until that one has ended, or stop it",
+        path.display()
+    )]
+    InUse {
+        /// The run folder.
+        path: PathBuf,
+    },
+    /// A name that cannot become part of a path, a column or a file of a checkpoint.
+    #[error("the {what} {name:?} cannot be used: {reason}")]
+    BadName {
+        /// What the name is for: "run name", "metric", "checkpoint file".
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Why not, and what is allowed.
+        reason: &'static str,
+    },
+    /// A CSV file ends before the point at which the checkpoint was taken.
+    #[error(
+        "{} holds {found} complete rows of {columns} columns, but the checkpoint was taken after \
+         {expected} rows of {expected_columns} columns. Put the original file back, or move this \
+         one away to begin a new one",
+        path.display()
+    )]
+    CsvShort {
+        /// The file.
+        path: PathBuf,
+        /// Complete rows found.
+        found: usize,
+        /// Columns found.
+        columns: usize,
+        /// Rows written when the checkpoint was taken.
+        expected: usize,
+        /// Columns there were when the checkpoint was taken.
+        expected_columns: usize,
+    },
+    /// A file of ours does not have the form it should have.
+    #[error("{} cannot be read: {reason}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no checkpoint to go on from.
+    #[error(
+        "no complete checkpoint in {}{}. Start the run again with starling train",
+        path.display(),
+        list_damaged(damaged)
+    )]
+    NoCheckpoint {
+        /// The folder of checkpoints.
+        path: PathBuf,
+        /// Those found, and why none of them can be used.
+        damaged: Vec<Damaged>,
+    },
+    /// The one checkpoint asked for cannot be used.
+    #[error("{0}")]
+    Damaged(Damaged),
+    /// A checkpoint has no file of that name.
+    #[error("the checkpoint {} has no file {name}; it has: {}", path.display(), present.join(", "))]
+    NoSuchFile {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// The file asked for.
+        name: String,
+        /// The files it has.
+        present: Vec<String>,
+    },
+    /// A checkpoint was committed while one of its files was still being written.
+    #[error("the checkpoint file {name} was begun but not finished, so the checkpoint is not kept")]
+    Unfinished {
+        /// The file.
+        name: String,
+    },
+    /// None of the runs given has anything to plot.
+    #[error("nothing to plot: {reason}")]
+    NothingToPlot {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Adds what was being done, and to what, to an error of the system.
+pub(crate) trait Context<T> {
+    fn doing(self, action: &'static str, path: &Path) -> Result<T>;
+}
+
+impl<T> Context<T> for io::Result<T> {
+    fn doing(self, action: &'static str, path: &Path) -> Result<T> {
+        self.map_err(|source| Error::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        })
+    }
+}
+
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            ". Choose a folder you may write to, or change its permissions"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => ". Choose a folder on a disk that can be written to",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            ". Free some space, then go on from the last checkpoint with starling resume"
+        }
+        io::ErrorKind::NotADirectory => ". Part of this path is a file; choose another folder",
+        io::ErrorKind::NotFound => ". Check the path",
+        _ => "",
+    }
+}
+
+fn list_damaged(damaged: &[Damaged]) -> String {
+    damaged.iter().map(|one| format!("; {one}")).collect()
+}

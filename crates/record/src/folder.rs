@@ -1,0 +1,456 @@
+//! The folder of one run: its name, its fixed files, and who may write to it.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::durable::replace_file;
+use crate::error::{Context, Error, Result};
+use crate::utc;
+
+/// The folder `runs/<env>/<algo>/<name>-s<seed>-<utc>/` and the paths inside it.
+///
+/// A folder from [`RunFolder::create`] or [`RunFolder::open_to_write`] is locked against other
+/// processes for as long as the value lives; [`RunFolder::open`] only reads and takes no lock.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    /// Held, never read: closing the file releases the lock.
+    _lock: Option<File>,
+}
+
+/// What a run is, as its folder name says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunInfo {
+    /// The id of the environment, such as `MinAtar/Breakout-v1`.
+    pub env: String,
+    /// The algorithm's name, such as `ppo`.
+    pub algo: String,
+    /// The name the user gave.
+    pub name: String,
+    /// The seed of the run.
+    pub seed: u64,
+}
+
+/// Which program made the run, from which sources, where and how: the text of `version.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// The run this is about.
+    pub run: RunInfo,
+    /// The version of the program.
+    pub starling: String,
+    /// The state of the sources, if the program was started inside a git repository.
+    pub git: Option<GitState>,
+    /// The name of the machine.
+    pub host: String,
+    /// Operating system and processor, such as `linux x86_64`.
+    pub system: String,
+    /// The command line, one argument each.
+    pub command: Vec<String>,
+}
+
+/// The state of a git repository.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitState {
+    /// The commit that is checked out.
+    pub commit: String,
+    /// Whether files differ from that commit or are not known to git.
+    pub dirty: bool,
+    /// What `git diff --stat HEAD` says: which files differ, and by how much.
+    pub diff_stat: String,
+}
+
+impl RunFolder {
+    /// Makes the folder of a new run under `root` (usually `runs`) and locks it.
+    ///
+    /// Slashes and other characters that are not fit for a file name become dashes.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if there is such a run already; nothing is written then.
+    pub fn create(
+        root: &Path,
+        env: &str,
+        algo: &str,
+        name: &str,
+        seed: u64,
+        time: SystemTime,
+    ) -> Result<Self> {
+        let parent = root
+            .join(component("environment id", env)?)
+            .join(component("algorithm name", algo)?);
+        let path = parent.join(format!(
+            "{}-s{seed}-{}",
+            component("run name", name)?,
+            utc::compact(time)
+        ));
+        fs::create_dir_all(&parent).doing("create the folder", &parent)?;
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(Error::Exists { path });
+            }
+            made => made.doing("create the folder", &path)?,
+        }
+        let lock = lock(&path)?;
+        Ok(Self {
+            path,
+            _lock: Some(lock),
+        })
+    }
+
+    /// Opens the folder of a run to read from it, also while it is being written.
+    pub fn open(path: &Path) -> Result<Self> {
+        if !path.join(CONFIG).is_file() {
+            return Err(Error::NotARun {
+                path: path.to_owned(),
+                missing: CONFIG,
+            });
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: None,
+        })
+    }
+
+    /// Opens the folder of a run to go on writing to it.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if another process is writing to it.
+    pub fn open_to_write(path: &Path) -> Result<Self> {
+        let mut run = Self::open(path)?;
+        run._lock = Some(lock(path)?);
+        Ok(run)
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The resolved configuration, `config.yaml`.
+    pub fn config_path(&self) -> PathBuf {
+        self.path.join(CONFIG)
+    }
+
+    /// The parameters as viskit reads them, `params.json`.
+    pub fn params_path(&self) -> PathBuf {
+        self.path.join("params.json")
+    }
+
+    /// Program, sources, machine and command line, `version.json`.
+    pub fn version_path(&self) -> PathBuf {
+        self.path.join("version.json")
+    }
+
+    /// The metrics, one row per report, `progress.csv`.
+    pub fn progress_path(&self) -> PathBuf {
+        self.path.join("progress.csv")
+    }
+
+    /// The evaluations, one row each, `eval.csv`.
+    pub fn eval_path(&self) -> PathBuf {
+        self.path.join("eval.csv")
+    }
+
+    /// The log, `log.txt`.
+    pub fn log_path(&self) -> PathBuf {
+        self.path.join("log.txt")
+    }
+
+    /// The folder of checkpoints, `checkpoints`.
+    pub fn checkpoints_path(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+
+    /// The folder of videos, `videos`.
+    pub fn videos_path(&self) -> PathBuf {
+        self.path.join("videos")
+    }
+
+    /// Opens the log to append to it.
+    pub fn open_log(&self) -> Result<File> {
+        let path = self.log_path();
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .doing("open", &path)
+    }
+
+    /// Writes the resolved configuration.
+    pub fn write_config(&self, yaml: &str) -> Result<()> {
+        replace_file(&self.config_path(), yaml.as_bytes())
+    }
+
+    /// Reads the resolved configuration back.
+    pub fn read_config(&self) -> Result<String> {
+        let path = self.config_path();
+        fs::read_to_string(&path).doing("read", &path)
+    }
+
+    /// Writes the parameters, nested or flat, as rllab's viskit reads them.
+    pub fn write_params(&self, params: &Value) -> Result<()> {
+        write_json(&self.params_path(), params)
+    }
+
+    /// Writes `version.json`; [`Version::collect`] gives what belongs there.
+    pub fn write_version(&self, version: &Version) -> Result<()> {
+        write_json(&self.version_path(), version)
+    }
+
+    /// What the run is: from `version.json`, or from the folder's name where that is missing.
+    pub fn info(&self) -> Result<RunInfo> {
+        let path = self.version_path();
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(|version: Version| version.run)
+                .map_err(|error| Error::Malformed {
+                    path,
+                    reason: error.to_string(),
+                }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(self.info_from_path()),
+            Err(error) => Err(error).doing("read", &path),
+        }
+    }
+
+    fn info_from_path(&self) -> RunInfo {
+        let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let mut parts = path
+            .iter()
+            .rev()
+            .map(|part| part.to_string_lossy().into_owned());
+        let folder = parts.next().unwrap_or_default();
+        let algo = parts.next().unwrap_or_default();
+        let env = parts.next().unwrap_or_default();
+        let without_time = folder.rsplit_once('-').map_or(&*folder, |(front, _)| front);
+        let (name, seed) = without_time
+            .rsplit_once("-s")
+            .and_then(|(name, seed)| Some((name.to_owned(), seed.parse().ok()?)))
+            .unwrap_or((folder, 0));
+        RunInfo {
+            env,
+            algo,
+            name,
+            seed,
+        }
+    }
+}
+
+impl Version {
+    /// Gathers what can be known about this process and the sources around `sources`, the
+    /// folder in which git is asked.
+    pub fn collect(run: RunInfo, starling: &str, sources: &Path) -> Self {
+        Self {
+            run,
+            starling: starling.to_owned(),
+            git: GitState::of(sources),
+            host: host_name(),
+            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            command: std::env::args_os()
+                .map(|argument| argument.to_string_lossy().into_owned())
+                .collect(),
+        }
+    }
+}
+
+impl GitState {
+    /// The state of the repository around a folder; none if there is no repository or no git.
+    pub fn of(folder: &Path) -> Option<Self> {
+        let commit = git(folder, &["rev-parse", "HEAD"])?;
+        let status = git(folder, &["status", "--porcelain"])?;
+        let diff_stat = git(folder, &["diff", "--stat", "HEAD"])?;
+        Some(Self {
+            commit,
+            dirty: !status.is_empty(),
+            diff_stat,
+        })
+    }
+}
+
+/// The name of this machine, or `unknown`.
+pub fn host_name() -> String {
+    let from_kernel = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    from_kernel
+        .or_else(|| output_of(&mut Command::new("hostname")))
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "unknown".to_owned())
+}
+
+const CONFIG: &str = "config.yaml";
+
+/// One component of a path, made from a name that a person chose.
+fn component(what: &'static str, name: &str) -> Result<String> {
+    let clean: String = name
+        .chars()
+        .map(|c| match c {
+            '/' | '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|' => '-',
+            c if c.is_control() || c.is_whitespace() => '-',
+            c => c,
+        })
+        .collect();
+    if clean.trim_matches(['.', '-']).is_empty() || clean.starts_with('.') {
+        return Err(Error::BadName {
+            what,
+            name: name.to_owned(),
+            reason: "it needs a letter or a digit and may not begin with a dot",
+        });
+    }
+    Ok(clean)
+}
+
+fn lock(run: &Path) -> Result<File> {
+    let path = run.join(".lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .doing("open", &path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::InUse {
+            path: run.to_owned(),
+        }),
+        // Some network file systems know no locks. That is no reason to refuse a run there.
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(file),
+        Err(TryLockError::Error(error)) => Err(error).doing("lock", &path),
+    }
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value).map_err(|error| Error::Malformed {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    text.push('\n');
+    replace_file(path, text.as_bytes())
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> Option<String> {
+    output_of(Command::new("git").arg("-C").arg(folder).args(arguments))
+        .map(|text| text.trim_end().to_owned())
+}
+
+fn output_of(command: &mut Command) -> Option<String> {
+    let output = command.output().ok().filter(|o| o.status.success())?;
+    String::from_utf8(output.stdout).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    fn time() -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_794_731_100)
+    }
+
+    fn create(root: &Path) -> Result<RunFolder> {
+        RunFolder::create(root, "MinAtar/Breakout-v1", "ppo", "first try", 7, time())
+    }
+
+    #[test]
+    fn the_folder_is_named_after_the_run() {
+        let root = tempfile::tempdir().unwrap();
+        let run = create(root.path()).unwrap();
+        let expected = "MinAtar-Breakout-v1/ppo/first-try-s7-20261115T082500Z";
+        assert_eq!(run.path(), root.path().join(expected));
+        assert!(run.path().is_dir());
+    }
+
+    #[test]
+    fn an_existing_folder_is_refused_and_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let run = create(root.path()).unwrap();
+        run.write_config("seed: 7\n").unwrap();
+        let error = create(root.path()).unwrap_err();
+        assert!(matches!(error, Error::Exists { .. }));
+        assert!(error.to_string().contains("starling resume"), "{error}");
+        assert_eq!(run.read_config().unwrap(), "seed: 7\n");
+    }
+
+    #[test]
+    fn names_that_would_leave_the_folder_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["", "..", ".hidden", "///"] {
+            let error = RunFolder::create(root.path(), "E", "a", name, 0, time()).unwrap_err();
+            assert!(matches!(error, Error::BadName { .. }), "{name:?}: {error}");
+        }
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_one_process_writes() {
+        let root = tempfile::tempdir().unwrap();
+        let run = create(root.path()).unwrap();
+        run.write_config("").unwrap();
+        let path = run.path().to_owned();
+        RunFolder::open(&path).unwrap();
+        let error = RunFolder::open_to_write(&path).unwrap_err();
+        assert!(matches!(error, Error::InUse { .. }), "{error}");
+        drop(run);
+        RunFolder::open_to_write(&path).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_run_is_said_to_be_none() {
+        let root = tempfile::tempdir().unwrap();
+        let error = RunFolder::open(root.path()).unwrap_err();
+        assert!(error.to_string().contains("config.yaml"), "{error}");
+    }
+
+    #[test]
+    fn info_survives_without_version_json() {
+        let root = tempfile::tempdir().unwrap();
+        let run = create(root.path()).unwrap();
+        let by_path = run.info().unwrap();
+        assert_eq!(by_path.env, "MinAtar-Breakout-v1");
+        assert_eq!((by_path.name.as_str(), by_path.seed), ("first-try", 7));
+
+        let info = RunInfo {
+            env: "MinAtar/Breakout-v1".to_owned(),
+            ..by_path
+        };
+        let version = Version::collect(info.clone(), "0.1.0", root.path());
+        assert!(version.git.is_none());
+        assert!(!version.host.is_empty());
+        run.write_version(&version).unwrap();
+        assert_eq!(run.info().unwrap(), info);
+    }
+
+    #[test]
+    fn git_state_knows_clean_from_dirty() {
+        let root = tempfile::tempdir().unwrap();
+        let run = |arguments: &[&str]| git(root.path(), arguments);
+        if run(&["init", "-q"]).is_none() {
+            println!("SKIPPED: git is not installed");
+            return;
+        }
+        fs::write(root.path().join("a.txt"), "one\n").unwrap();
+        run(&["add", "a.txt"]).unwrap();
+        let who = ["-c", "user.name=t", "-c", "user.email=t@example.org"];
+        run(&[&who[..], &["commit", "-qm", "one"]].concat()).unwrap();
+        let clean = GitState::of(root.path()).unwrap();
+        assert!(!clean.dirty && clean.commit.len() == 40 && clean.diff_stat.is_empty());
+        fs::write(root.path().join("a.txt"), "two\n").unwrap();
+        let dirty = GitState::of(root.path()).unwrap();
+        assert!(dirty.dirty && dirty.diff_stat.contains("a.txt"));
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = create(&file).unwrap_err().to_string();
+        assert!(
+            error.contains("create the folder") && error.contains("file"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,34 @@
+//! The run folder: everything that a run leaves behind, and how it is read again.
+//!
+//! ```text
+//! runs/<env>/<algo>/<name>-s<seed>-<utc>/
+//!   config.yaml     the resolved configuration
+//!   params.json     the same for rllab's viskit
+//!   version.json    program, sources, machine, command line
+//!   progress.csv    metrics of training, one row per report
+//!   eval.csv        evaluations, one row each
+//!   events.out.*    both for TensorBoard
+//!   log.txt         what was said
+//!   checkpoints/    <step>/ with manifest.json; the file best names the best one
+//! ```
+//!
+//! Read first: [`RunFolder`] (names, fixed files, the lock), [`Recorder`] (metrics, and how
+//! they continue after a resume), [`Checkpoints`] (complete or not there).
+//!
+//! Nothing here knows what is trained or how. All files are either appended to row by row or
+//! written aside and renamed, so that a crash or a full disk loses at most the last row.
+
+pub mod checkpoint;
+pub mod csv;
+mod durable;
+mod error;
+mod folder;
+mod metrics;
+pub mod tensorboard;
+mod utc;
+
+pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, Damage, Damaged, Retention};
+pub use csv::Table;
+pub use error::{Error, Result};
+pub use folder::{GitState, RunFolder, RunInfo, Version, host_name};
+pub use metrics::{Recorder, RecorderState, Row, STEP_COLUMN, Summary, Window};

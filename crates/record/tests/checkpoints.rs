@@ -1,0 +1,323 @@
+//! Checkpoints under damage, crashes, full disks and missing permissions.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use starling_record::checkpoint::{best, latest};
+use starling_record::{Checkpoint, Checkpoints, Damage, Error, Result, Retention};
+
+fn open(folder: &Path) -> Checkpoints {
+    Checkpoints::open(folder, Retention::default()).unwrap()
+}
+
+fn write(checkpoints: &mut Checkpoints, step: u64, score: Option<f64>) -> Result<PathBuf> {
+    let mut writer = checkpoints.begin(step)?;
+    writer.file("weights.safetensors", &[step as u8; 100])?;
+    let mut replay = writer.create("replay.zst").unwrap();
+    for piece in 0..40 {
+        replay.write_all(&[piece; 5000]).unwrap();
+    }
+    replay.finish()?;
+    writer.commit(score)
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    let path = write(&mut checkpoints, 20_000, Some(1.5)).unwrap();
+    assert_eq!(path, folder.path().join("000000020000"));
+    let (checkpoint, damaged) = latest(folder.path()).unwrap();
+    assert!(damaged.is_empty());
+    assert_eq!((checkpoint.step(), checkpoint.score()), (20_000, Some(1.5)));
+    assert_eq!(checkpoint.read("weights.safetensors").unwrap(), [32; 100]);
+    assert_eq!(checkpoint.read("replay.zst").unwrap().len(), 200_000);
+    let files: Vec<&str> = checkpoint.files().collect();
+    assert_eq!(files, ["replay.zst", "weights.safetensors"]);
+    let error = checkpoint.read("optimizer").unwrap_err().to_string();
+    assert!(error.contains("it has: replay.zst"), "{error}");
+}
+
+#[test]
+fn equal_contents_give_equal_bytes_whatever_the_times() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut manifests = Vec::new();
+    for (run, folder) in folders.iter().enumerate() {
+        let mut checkpoints = open(folder.path());
+        let mut writer = checkpoints.begin(7).unwrap();
+        writer.file("b", b"two").unwrap();
+        writer.times(&json!({ "seconds": run })).unwrap();
+        writer.file("a", b"one").unwrap();
+        let path = writer.commit(Some(0.1 + 0.2)).unwrap();
+        manifests.push(fs::read_to_string(path.join("manifest.json")).unwrap());
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        assert_eq!(checkpoint.times(), Some(json!({ "seconds": run })));
+        assert_eq!(names(&path), ["a", "b", "manifest.json", "times.json"]);
+    }
+    assert_eq!(manifests[0], manifests[1]);
+    // The checksums are those of CRC-32C, worked out with another program.
+    assert!(
+        manifests[0].contains("\"crc32c\": \"61d7de14\""),
+        "{}",
+        manifests[0]
+    );
+}
+
+/// Damages the newest of two checkpoints, and checks that it is named and the older one used.
+fn damaged_newest(damage: impl FnOnce(&Path)) -> Damage {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    write(&mut checkpoints, 100, None).unwrap();
+    let newest = write(&mut checkpoints, 200, None).unwrap();
+    damage(&newest);
+    let (checkpoint, damaged) = checkpoints.latest().unwrap();
+    assert_eq!(checkpoint.step(), 100);
+    assert_eq!(damaged.len(), 1);
+    assert_eq!(damaged[0].path, newest);
+    assert!(
+        damaged[0]
+            .to_string()
+            .contains("000000000200 cannot be used")
+    );
+    damaged.into_iter().next().unwrap().reason
+}
+
+#[test]
+fn damage_is_named_and_the_previous_one_is_used() {
+    let truncated = damaged_newest(|path| {
+        change(&path.join("replay.zst"), |bytes| bytes.truncate(150_000));
+    });
+    let (name, found, expected) = ("replay.zst".to_owned(), 150_000, 200_000);
+    assert_eq!(
+        truncated,
+        Damage::Length {
+            name,
+            found,
+            expected
+        }
+    );
+
+    let flipped = damaged_newest(|path| {
+        change(&path.join("replay.zst"), |bytes| bytes[123_456] ^= 1);
+    });
+    assert_eq!(flipped, Damage::Checksum("replay.zst".to_owned()));
+
+    let missing = damaged_newest(|path| fs::remove_file(path.join("replay.zst")).unwrap());
+    assert_eq!(missing, Damage::MissingFile("replay.zst".to_owned()));
+
+    let headless = damaged_newest(|path| fs::remove_file(path.join("manifest.json")).unwrap());
+    assert_eq!(headless, Damage::NoManifest);
+
+    let cut = damaged_newest(|path| {
+        change(&path.join("manifest.json"), |bytes| bytes.truncate(40));
+    });
+    assert!(matches!(cut, Damage::BadManifest(_)), "{cut}");
+
+    let renamed = damaged_newest(|path| {
+        let older = path.with_file_name("000000000100");
+        fs::copy(older.join("manifest.json"), path.join("manifest.json")).unwrap();
+    });
+    assert_eq!(
+        renamed,
+        Damage::BadManifest("it is that of step 100".to_owned())
+    );
+
+    let newer = damaged_newest(|path| {
+        fs::write(path.join("manifest.json"), r#"{"format": 2, "parts": []}"#).unwrap();
+    });
+    assert_eq!(newer, Damage::NewerFormat(2));
+}
+
+#[test]
+fn no_bit_of_the_manifest_can_flip_unnoticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    let mut writer = checkpoints.begin(1).unwrap();
+    writer.file("a", b"1").unwrap();
+    let path = writer.commit(Some(12.5)).unwrap();
+    let manifest = path.join("manifest.json");
+    let whole = fs::read(&manifest).unwrap();
+    let value = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).ok();
+    for at in 0..whole.len() * 8 {
+        let mut flipped = whole.clone();
+        flipped[at / 8] ^= 1 << (at % 8);
+        fs::write(&manifest, &flipped).unwrap();
+        // White space that turned into other white space means the same.
+        let harmless = value(&flipped) == value(&whole);
+        assert_eq!(Checkpoint::open(&path).is_ok(), harmless, "bit {at}");
+    }
+}
+
+#[test]
+fn without_a_whole_one_the_error_names_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    assert!(matches!(
+        checkpoints.latest(),
+        Err(Error::NoCheckpoint { .. })
+    ));
+    for step in [1, 2] {
+        let path = write(&mut checkpoints, step, None).unwrap();
+        fs::remove_file(path.join("weights.safetensors")).unwrap();
+    }
+    let error = checkpoints.latest().unwrap_err().to_string();
+    assert!(
+        error.contains("000000000001") && error.contains("000000000002"),
+        "{error}"
+    );
+    assert!(latest(&folder.path().join("nowhere")).is_err());
+}
+
+#[test]
+fn a_crash_before_the_end_leaves_the_previous_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    write(&mut checkpoints, 100, None).unwrap();
+    let mut writer = checkpoints.begin(200).unwrap();
+    writer.file("weights.safetensors", b"new").unwrap();
+    // As if the process had been killed: nothing is tidied up.
+    std::mem::forget(writer);
+    assert_eq!(
+        names(folder.path()),
+        [".writing-000000000200", "000000000100"]
+    );
+    let (checkpoint, damaged) = latest(folder.path()).unwrap();
+    assert_eq!((checkpoint.step(), damaged.len()), (100, 0));
+    open(folder.path());
+    assert_eq!(names(folder.path()), ["000000000100"]);
+}
+
+#[test]
+fn a_crash_while_one_is_replaced_or_removed_is_mended() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    for step in [1, 2, 3] {
+        write(&mut checkpoints, step, None).unwrap();
+    }
+    let at = |name: &str| folder.path().join(name);
+    fs::rename(at("000000000003"), at(".replaced-000000000003")).unwrap();
+    fs::rename(at("000000000001"), at(".removed-000000000001")).unwrap();
+    open(folder.path());
+    assert_eq!(names(folder.path()), ["000000000002", "000000000003"]);
+    assert_eq!(latest(folder.path()).unwrap().0.step(), 3);
+}
+
+#[test]
+fn a_dropped_writer_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    let mut writer = checkpoints.begin(200).unwrap();
+    writer.file("weights.safetensors", b"new").unwrap();
+    drop(writer);
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn an_unfinished_file_is_not_committed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    let mut writer = checkpoints.begin(200).unwrap();
+    writer
+        .create("replay.zst")
+        .unwrap()
+        .write_all(b"half")
+        .unwrap();
+    assert!(matches!(writer.commit(None), Err(Error::Unfinished { .. })));
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn file_names_that_lead_elsewhere_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    let mut writer = checkpoints.begin(1).unwrap();
+    writer.file("a", b"").unwrap();
+    for name in ["", "..", "../x", "a/b", "manifest.json", "times.json", "a"] {
+        let error = writer.file(name, b"").unwrap_err();
+        assert!(matches!(error, Error::BadName { .. }), "{name}: {error}");
+    }
+}
+
+#[test]
+fn the_last_three_the_best_and_milestones_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let retention = Retention {
+        keep_last: 3,
+        milestone_steps: Some(1000),
+    };
+    let mut checkpoints = Checkpoints::open(folder.path(), retention).unwrap();
+    let scores = [1.0, 9.0, 2.0, f64::NAN, 9.0, 4.0, 5.0, 6.0, 7.0];
+    for (index, score) in scores.into_iter().enumerate() {
+        let step = 300 * (index as u64 + 1);
+        write(&mut checkpoints, step, Some(score)).unwrap();
+    }
+    // 600 scored 9 first; 1200 is the first from 1000 on, 2100 from 2000 on; then the last 3.
+    let expected = [600, 1200, 2100, 2400, 2700].map(|step| format!("{step:012}"));
+    assert_eq!(names(folder.path())[..5], expected);
+    assert_eq!(names(folder.path())[5..], ["best"]);
+    assert_eq!(best(folder.path()).unwrap().unwrap().step(), 600);
+    let marker = fs::read_to_string(folder.path().join("best")).unwrap();
+    assert_eq!(marker, "000000000600\n");
+    write(&mut checkpoints, 3000, Some(10.0)).unwrap();
+    assert_eq!(best(folder.path()).unwrap().unwrap().step(), 3000);
+    let expected = [1200, 2100, 2400, 2700, 3000].map(|step| format!("{step:012}"));
+    assert_eq!(names(folder.path())[..5], expected);
+}
+
+#[test]
+fn damaged_ones_do_not_push_good_ones_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    write(&mut checkpoints, 100, None).unwrap();
+    for step in [200, 300] {
+        let path = write(&mut checkpoints, step, None).unwrap();
+        change(&path.join("replay.zst"), |bytes| bytes[0] ^= 1);
+    }
+    let mut resumed = open(folder.path());
+    assert_eq!(resumed.latest().unwrap().0.step(), 100);
+    for step in [150, 175] {
+        write(&mut resumed, step, None).unwrap();
+    }
+    assert_eq!(resumed.latest().unwrap().0.step(), 175);
+    assert!(Checkpoint::open(&folder.path().join("000000000100")).is_ok());
+    // The damaged one is replaced when its step comes again.
+    write(&mut resumed, 200, None).unwrap();
+    let (newest, damaged) = resumed.latest().unwrap();
+    assert_eq!((newest.step(), damaged.len()), (200, 1));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_and_the_previous_one_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    write(&mut checkpoints, 100, None).unwrap();
+    let mut writer = checkpoints.begin(200).unwrap();
+    let aside = folder.path().join(".writing-000000000200/weights");
+    std::os::unix::fs::symlink("/dev/full", aside).unwrap();
+    let error = writer.file("weights", &[1; 10]).unwrap_err().to_string();
+    assert!(
+        error.contains("weights") && error.contains("Free some space"),
+        "{error}"
+    );
+    assert!(matches!(writer.commit(None), Err(Error::Unfinished { .. })));
+    assert_eq!(names(folder.path()), ["000000000100"]);
+    assert_eq!(latest(folder.path()).unwrap().0.step(), 100);
+}
