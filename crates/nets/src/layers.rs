@@ -139,14 +139,14 @@ impl Lstm {
     /// Runs over `x` `[T, B, F]` from the state (hidden, cell), each `[B, size]`.
     ///
     /// `starts` `[T, B]` holds 1 where a step is the first of an episode: the state is zero
-    /// before it. Returns the outputs `[T, B, size]` and the state after the last step.
+    /// before it. Returns hidden and cell states after every step, `[T, B, size]` each.
     pub fn forward(
         &self,
         params: &Params,
         x: &Tensor,
         starts: &Tensor,
         state: (&Tensor, &Tensor),
-    ) -> (Tensor, (Tensor, Tensor)) {
+    ) -> (Tensor, Tensor) {
         let (mut hidden, mut cell) = (state.0.shallow_clone(), state.1.shallow_clone());
         let recurrent = params.get(self.recurrent).tr();
         // The input's part of all gates does not depend on the state: one product for all steps.
@@ -154,7 +154,7 @@ impl Lstm {
         let keep = (starts.ones_like() - starts)
             .to_kind(x.kind())
             .unsqueeze(-1);
-        let mut outputs = Vec::with_capacity(x.size()[0] as usize);
+        let (mut hiddens, mut cells) = (Vec::new(), Vec::new());
         for t in 0..x.size()[0] {
             let keep = keep.select(0, t);
             hidden = &hidden * &keep;
@@ -163,9 +163,10 @@ impl Lstm {
             let gates = gates.chunk(4, -1);
             cell = gates[1].sigmoid() * &cell + gates[0].sigmoid() * gates[2].tanh();
             hidden = gates[3].sigmoid() * cell.tanh();
-            outputs.push(hidden.shallow_clone());
+            hiddens.push(hidden.shallow_clone());
+            cells.push(cell.shallow_clone());
         }
-        (Tensor::stack(&outputs, 0), (hidden, cell))
+        (Tensor::stack(&hiddens, 0), Tensor::stack(&cells, 0))
     }
 }
 
@@ -194,7 +195,8 @@ mod tests {
         let x = Tensor::arange(2 * 2 * 3, CPU).reshape([2, 2, 3]) / 10.0;
         let starts = Tensor::from_slice(&[0f32, 0.0, 0.0, 1.0]).reshape([2, 2]);
         let (h, c) = (Tensor::ones([2, 4], CPU), Tensor::ones([2, 4], CPU) * 0.5);
-        let (outputs, (h_end, c_end)) = lstm.forward(&params, &x, &starts, (&h, &c));
+        let (hiddens, cells) = lstm.forward(&params, &x, &starts, (&h, &c));
+        let (h_end, c_end) = (hiddens.select(0, 1), cells.select(0, 1));
 
         let no_bias = Tensor::zeros([16], CPU);
         let cell = |x: Tensor, h: Tensor, c: Tensor| {
@@ -209,7 +211,7 @@ mod tests {
         let (h1, c1) = cell(x.select(0, 0), h, c);
         let keep = Tensor::from_slice(&[1f32, 0.0]).reshape([2, 1]);
         let (h2, c2) = cell(x.select(0, 1), &h1 * &keep, &c1 * &keep);
-        for (ours, theirs) in [(&outputs.select(0, 0), &h1), (&h_end, &h2), (&c_end, &c2)] {
+        for (ours, theirs) in [(&hiddens.select(0, 0), &h1), (&h_end, &h2), (&c_end, &c2)] {
             assert!((ours - theirs).abs().max().double_value(&[]) < 1e-6);
         }
     }

@@ -81,8 +81,9 @@ pub struct ActorCriticOutput {
     pub policy: Distribution,
     /// Values `[T·B]`.
     pub value: Tensor,
-    /// Recurrent state after the last step, in the structure of [`ActorCritic::state_spec`].
-    pub state: Tree<Tensor>,
+    /// Recurrent states after each step, `[T·B, ..]`, in the structure of
+    /// [`ActorCritic::state_spec`].
+    pub states: Tree<Tensor>,
 }
 
 impl ActorCritic {
@@ -144,7 +145,7 @@ impl ActorCritic {
         state: &Tree<Tensor>,
     ) -> ActorCriticOutput {
         let mut features = self.torso.forward(params, obs);
-        let mut next = Tree::empty();
+        let mut states = Tree::empty();
         if let Some(core) = &self.core {
             let part = |name| match state.get(name) {
                 Some(Tree::Leaf(tensor)) => tensor,
@@ -152,9 +153,10 @@ impl ActorCritic {
             };
             let sequence = features.reshape([steps as i64, -1, features.size()[1]]);
             let state = (part("hidden"), part("cell"));
-            let (output, (hidden, cell)) = core.forward(params, &sequence, starts, state);
-            features = output.reshape([-1, core.size as i64]);
-            next = Tree::node([("hidden", Tree::Leaf(hidden)), ("cell", Tree::Leaf(cell))]);
+            let (hidden, cell) = core.forward(params, &sequence, starts, state);
+            features = hidden.flatten(0, 1);
+            let (hidden, cell) = (features.shallow_clone(), cell.flatten(0, 1));
+            states = Tree::node([("hidden", Tree::Leaf(hidden)), ("cell", Tree::Leaf(cell))]);
         }
         let value = match &self.critic {
             Some(critic) => self.value.forward(params, &critic.forward(params, obs)),
@@ -163,7 +165,7 @@ impl ActorCritic {
         ActorCriticOutput {
             policy: self.policy.forward(params, &features, legal),
             value: value.squeeze_dim(-1),
-            state: next,
+            states,
         }
     }
 }
@@ -252,7 +254,7 @@ mod tests {
             let step = net.forward(&params, &row, None, 1, &starts, &state);
             let same = at_once.value.narrow(0, 2 * t, 2) - step.value;
             assert!(same.abs().max().double_value(&[]) < 1e-6);
-            state = step.state;
+            state = step.states;
         }
     }
 

@@ -1,0 +1,258 @@
+//! Advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016).
+//!
+//! One gradient step per rollout. Defaults are rlpyt's: Adam instead of RMSProp, λ = 1 (plain
+//! discounted returns), a gradient norm of at most 1. Where we differ from the paper: an episode
+//! that was cut off is bootstrapped from its final observation.
+
+use serde::{Deserialize, Serialize};
+use starling_envs::{Rng, stream};
+use starling_nets::{
+    Device, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor, clip_global_norm,
+};
+
+use crate::actor_critic::{Model, Prepared, normalized};
+use crate::config::{ConfigError, require};
+use crate::registry::{load_learner, save_learner};
+use crate::{
+    Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved, Spaces,
+};
+
+/// A2C's settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Steps of each environment per rollout, and so per gradient step.
+    pub rollout_steps: usize,
+    /// Step size, possibly a schedule.
+    pub learning_rate: Schedule,
+    /// Discount per step (γ).
+    pub gamma: f64,
+    /// Weight of longer returns in the advantages (λ); 1 for plain discounted returns.
+    pub gae_lambda: f64,
+    /// Weight of the value loss.
+    pub value_coef: f64,
+    /// Weight of the entropy bonus.
+    pub entropy_coef: f64,
+    /// Largest norm of a gradient.
+    pub clip_norm: f64,
+    /// Scale the advantages of each rollout to mean 0 and deviation 1.
+    pub normalize_advantage: bool,
+    /// How gradients become steps.
+    pub optimizer: OptimizerConfig,
+    /// The network.
+    pub net: NetConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            rollout_steps: 5,
+            learning_rate: Schedule::Constant(1e-3),
+            gamma: 0.99,
+            gae_lambda: 1.0,
+            value_coef: 0.5,
+            entropy_coef: 0.01,
+            clip_norm: 1.0,
+            normalize_advantage: false,
+            optimizer: OptimizerConfig::default(),
+            net: NetConfig::default(),
+        }
+    }
+}
+
+impl Config {
+    fn check(&self) -> Result<(), ConfigError> {
+        let steps = self.rollout_steps;
+        require(steps >= 1, "algo.rollout_steps", steps, "at least 1")?;
+        let share =
+            |key, value: f64| require((0.0..=1.0).contains(&value), key, value, "between 0 and 1");
+        share("algo.gamma", self.gamma)?;
+        share("algo.gae_lambda", self.gae_lambda)?;
+        require(
+            self.clip_norm > 0.0,
+            "algo.clip_norm",
+            self.clip_norm,
+            "over 0",
+        )?;
+        match self.learning_rate.problem(0.0, 10.0) {
+            None => Ok(()),
+            Some(allowed) => {
+                let value = format!("{:?}", self.learning_rate);
+                require(false, "algo.learning_rate", value, &allowed)
+            }
+        }
+    }
+}
+
+/// A2C for one environment's spaces.
+#[derive(Debug)]
+pub struct A2c {
+    config: Config,
+    model: Model,
+}
+
+impl A2c {
+    /// Checks the settings against each other and the spaces.
+    pub fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
+        config.check()?;
+        let model = Model::new(&config.net, spaces).map_err(|error| ConfigError::Value {
+            key: "algo.net".into(),
+            value: format!("{:?}", config.net),
+            allowed: error.0,
+        })?;
+        Ok(Self { config, model })
+    }
+}
+
+impl Algorithm for A2c {
+    fn experience(&self) -> Experience {
+        Experience::Rollouts {
+            steps: self.config.rollout_steps,
+        }
+    }
+
+    fn policy(&self, device: Device) -> Box<dyn Policy> {
+        Box::new(self.model.policy(device))
+    }
+
+    fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
+        let mut rng = stream(seed, "learner", 0);
+        let params = Params::init(&self.model.layout, &mut rng, device).trainable();
+        Box::new(A2cLearner {
+            optimizer: Optimizer::new(self.config.optimizer, params.flat()),
+            config: self.config.clone(),
+            model: self.model.clone(),
+            params,
+            rng,
+            device,
+        })
+    }
+}
+
+/// The terms of A2C's loss, each averaged over the rollout.
+#[derive(Debug)]
+pub struct Terms {
+    /// What is minimised.
+    pub loss: Tensor,
+    /// −log π · advantage.
+    pub policy_loss: Tensor,
+    /// Half the squared error of the value.
+    pub value_loss: Tensor,
+    /// Mean entropy of the policy.
+    pub entropy: Tensor,
+}
+
+/// A2C's loss over one rollout; every input has one number per step.
+pub fn loss(
+    log_probs: &Tensor,
+    advantages: &Tensor,
+    values: &Tensor,
+    returns: &Tensor,
+    entropy: &Tensor,
+    config: &Config,
+) -> Terms {
+    let policy_loss = -(log_probs * advantages).mean(Kind::Float);
+    let value_loss = (values - returns).square().mean(Kind::Float) * 0.5;
+    let entropy = entropy.mean(Kind::Float);
+    Terms {
+        loss: &policy_loss + &value_loss * config.value_coef - &entropy * config.entropy_coef,
+        policy_loss,
+        value_loss,
+        entropy,
+    }
+}
+
+struct A2cLearner {
+    config: Config,
+    model: Model,
+    params: Params,
+    optimizer: Optimizer,
+    rng: Rng,
+    device: Device,
+}
+
+impl Learner for A2cLearner {
+    fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError> {
+        let Batch::Rollout(rollout) = batch else {
+            return Err(LearnError::WrongBatch { wanted: "rollouts" });
+        };
+        let config = &self.config;
+        let learning_rate = config.learning_rate.at(progress.fraction());
+        let (gamma, lambda) = (config.gamma, config.gae_lambda);
+        let whole = Prepared::new(
+            &self.model,
+            &self.params,
+            rollout,
+            gamma,
+            lambda,
+            self.device,
+        );
+        let output = whole.forward(&self.model, &self.params);
+        let advantages = match config.normalize_advantage {
+            true => normalized(&whole.advantages),
+            false => whole.advantages.shallow_clone(),
+        };
+        let terms = loss(
+            &output.policy.log_prob(&whole.actions),
+            &advantages,
+            &output.value,
+            &whole.returns,
+            &output.policy.entropy(),
+            config,
+        );
+        let gradient = self.params.gradient(&terms.loss);
+        let (gradient, norm) = clip_global_norm(gradient, config.clip_norm);
+        self.optimizer
+            .step(self.params.flat(), &gradient, learning_rate);
+        let metrics = vec![
+            ("loss", terms.loss.double_value(&[])),
+            ("policy_loss", terms.policy_loss.double_value(&[])),
+            ("value_loss", terms.value_loss.double_value(&[])),
+            ("entropy", terms.entropy.double_value(&[])),
+            ("grad_norm", norm.double_value(&[])),
+            ("learning_rate", learning_rate),
+        ];
+        Report::checked(metrics, None)
+    }
+
+    fn weights(&self) -> Vec<f32> {
+        self.params.to_vec()
+    }
+
+    fn save(&self) -> Saved {
+        save_learner(&[("params", &self.params)], &self.optimizer, &self.rng)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
+        let params = [("params", &mut self.params)];
+        load_learner(saved, params, &mut self.optimizer, &mut self.rng)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// −(ln .5 · 2 + ln .25 · (−1))/2, half the mean of 1² and 2², and the entropy .5.
+    #[test]
+    fn loss_by_hand() {
+        let tensor = |values: [f32; 2]| Tensor::from_slice(&values);
+        let config = Config::default();
+        let terms = loss(
+            &tensor([0.5f32.ln(), 0.25f32.ln()]),
+            &tensor([2.0, -1.0]),
+            &tensor([1.0, 0.0]),
+            &tensor([2.0, 2.0]),
+            &tensor([0.4, 0.6]),
+            &config,
+        );
+        let policy = -(2.0 * 0.5f64.ln() - 0.25f64.ln()) / 2.0;
+        let close = |tensor: &Tensor, expected: f64| {
+            let value = tensor.double_value(&[]);
+            assert!((value - expected).abs() < 1e-6, "{value} is not {expected}");
+        };
+        close(&terms.policy_loss, policy);
+        close(&terms.value_loss, 1.25);
+        close(&terms.loss, policy + 0.5 * 1.25 - 0.01 * 0.5);
+    }
+}

@@ -1,0 +1,195 @@
+//! The seam between algorithms and the engine.
+
+use std::collections::BTreeMap;
+
+use starling_envs::{Rng, Rollout, Space};
+use starling_nets::{Device, Schedule, ShapeMismatch};
+use starling_replay::{RateConfig, ReplayConfig, ReplayError, TransitionBatch};
+use starling_tree::{Array, Spec, Tree};
+
+/// A learning algorithm with its settings, for the spaces of one environment.
+///
+/// Its methods work on batches, never on single steps, so that calling them through a trait
+/// object costs nothing.
+pub trait Algorithm: Send + Sync {
+    /// What it wants to be fed.
+    fn experience(&self) -> Experience;
+
+    /// A policy on the given device, still without weights: the engine loads them.
+    fn policy(&self, device: Device) -> Box<dyn Policy>;
+
+    /// A learner with first weights drawn from the run's seed.
+    fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner>;
+}
+
+/// What an environment shows and accepts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spaces {
+    /// Observations.
+    pub observation: Space,
+    /// Actions.
+    pub action: Space,
+    /// Number of actions, if the environment says which ones are legal.
+    pub legal_actions: Option<usize>,
+}
+
+/// What an algorithm wants to be fed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Experience {
+    /// Whole rollouts, each used for one update and then dropped.
+    Rollouts {
+        /// Steps of each environment per rollout (T).
+        steps: usize,
+    },
+    /// Batches of transitions from a replay.
+    Transitions(Box<ReplayNeeds>),
+}
+
+/// A replay and how it is used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplayNeeds {
+    /// Steps of each environment between two looks at the replay (T).
+    pub steps: usize,
+    /// What is kept and how it is drawn.
+    pub replay: ReplayConfig,
+    /// How many samples are drawn for each step that comes in.
+    pub rate: RateConfig,
+    /// Transitions per update.
+    pub batch_size: usize,
+    /// Exponent of importance weights over the run; without effect on uniform draws.
+    pub beta: Schedule,
+}
+
+/// One actor's side of an algorithm: chooses actions for a batch of environments.
+pub trait Policy: Send {
+    /// What it records with each action, for the learner.
+    fn records(&self) -> Tree<Spec>;
+
+    /// What it carries from step to step for each environment; empty if it has no memory.
+    fn state(&self) -> Tree<Spec>;
+
+    /// Takes over published weights.
+    fn load(&mut self, weights: &[f32]) -> Result<(), ShapeMismatch>;
+
+    /// Chooses the actions of row `t` of a rollout, and writes them and its records there.
+    fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>);
+}
+
+/// The circumstances of a choice.
+#[derive(Debug)]
+pub struct Acting<'a> {
+    /// True in training; in evaluation the policy shows its best.
+    pub explore: bool,
+    /// Steps of all environments since the beginning of the run.
+    pub env_steps: u64,
+    /// Number of the first environment of this batch among all of the run.
+    pub first_env: usize,
+    /// Environments of the run.
+    pub total_envs: usize,
+    /// One random stream per environment of the batch.
+    pub rngs: &'a mut [Rng],
+    /// The policy's memory, `[B, ..]`, zero where an episode begins; the policy updates it.
+    pub state: &'a mut Tree<Array>,
+}
+
+/// The learner's side of an algorithm.
+pub trait Learner: Send {
+    /// Learns from one batch, of the kind that [`Algorithm::experience`] asked for.
+    fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError>;
+
+    /// The weights that policies act with.
+    fn weights(&self) -> Vec<f32>;
+
+    /// Everything needed to continue exactly: weights, optimiser, random streams, counters.
+    fn save(&self) -> Saved;
+
+    /// Continues from what [`save`](Learner::save) gave.
+    fn load(&mut self, saved: &Saved) -> Result<(), LearnError>;
+}
+
+/// Arrays by name: what a learner saves.
+pub type Saved = BTreeMap<String, Array>;
+
+/// One batch of experience.
+#[derive(Clone, Copy, Debug)]
+pub enum Batch<'a> {
+    /// A rollout of all environments.
+    Rollout(&'a Rollout),
+    /// Transitions drawn from a replay.
+    Transitions(&'a TransitionBatch),
+}
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Steps of all environments so far.
+    pub env_steps: u64,
+    /// Steps at which the run ends.
+    pub total_steps: u64,
+}
+
+impl Progress {
+    /// From 0 at the beginning to 1 at the end.
+    pub fn fraction(&self) -> f64 {
+        (self.env_steps as f64 / self.total_steps.max(1) as f64).min(1.0)
+    }
+}
+
+/// What came of an update.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Named numbers, such as `loss`; all finite.
+    pub metrics: Vec<(&'static str, f64)>,
+    /// New priorities of the transitions of the batch, in its order.
+    pub priorities: Option<Vec<f32>>,
+}
+
+impl Report {
+    /// A report, unless one of its numbers is NaN or infinite.
+    pub fn checked(
+        metrics: Vec<(&'static str, f64)>,
+        priorities: Option<Vec<f32>>,
+    ) -> Result<Self, LearnError> {
+        match metrics.iter().find(|(_, value)| !value.is_finite()) {
+            Some(&(metric, value)) => Err(LearnError::NotFinite { metric, value }),
+            None => Ok(Self {
+                metrics,
+                priorities,
+            }),
+        }
+    }
+}
+
+/// What goes wrong in learning.
+#[derive(Debug, thiserror::Error)]
+pub enum LearnError {
+    /// The numbers blew up.
+    #[error(
+        "{metric} is {value}: training cannot go on; a smaller learning rate or gradient norm \
+         (algo.learning_rate, algo.clip_norm) may help"
+    )]
+    NotFinite {
+        /// Which number.
+        metric: &'static str,
+        /// NaN or an infinity.
+        value: f64,
+    },
+    /// A saved state does not fit this algorithm and these settings.
+    #[error("the saved learner cannot be used: {0}")]
+    Saved(String),
+    /// The engine gave another kind of batch than was asked for.
+    #[error("this algorithm learns from {wanted}, and was given something else")]
+    WrongBatch {
+        /// What it asks for.
+        wanted: &'static str,
+    },
+    /// The replay refused something.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+}
+
+impl From<ShapeMismatch> for LearnError {
+    fn from(error: ShapeMismatch) -> Self {
+        LearnError::Saved(error.0)
+    }
+}

@@ -1,0 +1,168 @@
+//! Reading an algorithm's settings, with errors that name the key.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Settings that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A value of the wrong type or out of range.
+    #[error("{key} is {value}; allowed: {allowed}")]
+    Value {
+        /// Dotted name of the setting.
+        key: String,
+        /// What was given.
+        value: String,
+        /// What may be given.
+        allowed: String,
+    },
+    /// A key that does not exist.
+    #[error("there is no setting called '{key}'{}", did_you_mean(.nearest))]
+    Unknown {
+        /// Dotted name that was given.
+        key: String,
+        /// Existing names that look like it.
+        nearest: Vec<String>,
+    },
+}
+
+fn did_you_mean(nearest: &[String]) -> String {
+    if nearest.is_empty() {
+        String::new()
+    } else {
+        format!("; did you mean {}?", nearest.join(" or "))
+    }
+}
+
+/// Reads settings over defaults. `section` is where they stand in the whole config (`algo`), so
+/// that errors name keys as the user writes them.
+pub fn parse_config<C>(section: &str, given: &Value) -> Result<C, ConfigError>
+where
+    C: DeserializeOwned + Serialize + Default,
+{
+    let defaults = serde_json::to_value(C::default()).unwrap_or(Value::Null);
+    check_keys(section, given, &defaults)?;
+    serde_path_to_error::deserialize(given).map_err(|error| {
+        let path = error.path().to_string();
+        let key = match path.as_str() {
+            "." => section.to_owned(),
+            path => join(section, path),
+        };
+        let value = path
+            .split('.')
+            .try_fold(given, |value, part| value.get(part));
+        ConfigError::Value {
+            key,
+            value: value.unwrap_or(given).to_string(),
+            allowed: allowed(&error.into_inner().to_string()),
+        }
+    })
+}
+
+/// Refuses a value that is out of range.
+pub fn require(
+    good: bool,
+    key: &str,
+    value: impl ToString,
+    allowed: &str,
+) -> Result<(), ConfigError> {
+    if good {
+        return Ok(());
+    }
+    Err(ConfigError::Value {
+        key: key.to_owned(),
+        value: value.to_string(),
+        allowed: allowed.to_owned(),
+    })
+}
+
+/// serde says `invalid type: string "x", expected f64`: only the second half is news.
+fn allowed(message: &str) -> String {
+    match message.split_once("expected ") {
+        Some((_, expected)) => expected.trim_start_matches("one of ").to_owned(),
+        None => message.to_owned(),
+    }
+}
+
+/// Every key must exist in the defaults. Where the default is not a table (a number that may
+/// also be a schedule, an optional part), serde checks what is inside.
+fn check_keys(section: &str, given: &Value, defaults: &Value) -> Result<(), ConfigError> {
+    let (Value::Object(given), Value::Object(defaults)) = (given, defaults) else {
+        return Ok(());
+    };
+    for (key, value) in given {
+        let path = join(section, key);
+        let Some(default) = defaults.get(key) else {
+            let mut nearest: Vec<(f64, &String)> = defaults
+                .keys()
+                .map(|name| (strsim::jaro_winkler(key, name), name))
+                .filter(|(similarity, _)| *similarity > 0.75)
+                .collect();
+            nearest.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let nearest = nearest.into_iter().take(3);
+            return Err(ConfigError::Unknown {
+                key: path,
+                nearest: nearest.map(|(_, name)| join(section, name)).collect(),
+            });
+        };
+        check_keys(&path, value, default)?;
+    }
+    Ok(())
+}
+
+fn join(section: &str, key: &str) -> String {
+    if section.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{section}.{key}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+    use serde_json::json;
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    struct Example {
+        learning_rate: f64,
+        net: Net,
+    }
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    struct Net {
+        hidden: usize,
+    }
+
+    fn message(given: Value) -> String {
+        let result: Result<Example, _> = parse_config("algo", &given);
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn errors_name_the_key_the_value_and_what_is_allowed() {
+        assert_eq!(
+            message(json!({"learning_rat": 1})),
+            "there is no setting called 'algo.learning_rat'; did you mean algo.learning_rate?"
+        );
+        assert_eq!(
+            message(json!({"net": {"hiden": 1}})),
+            "there is no setting called 'algo.net.hiden'; did you mean algo.net.hidden?"
+        );
+        assert_eq!(
+            message(json!({"net": {"hidden": "big"}})),
+            "algo.net.hidden is \"big\"; allowed: usize"
+        );
+    }
+
+    #[test]
+    fn what_is_not_given_keeps_its_default() {
+        let config: Example = parse_config("algo", &json!({"net": {"hidden": 3}})).unwrap();
+        assert_eq!(config.net.hidden, 3);
+        assert_eq!(config.learning_rate, 0.0);
+    }
+}

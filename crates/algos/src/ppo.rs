@@ -1,0 +1,398 @@
+//! Proximal policy optimisation (Schulman et al. 2017).
+//!
+//! Each rollout is used for several epochs of shuffled minibatches; the probability ratio is
+//! clipped so that the policy stays near the one that collected. Defaults are rlpyt's: the
+//! learning rate and the clip range fall to zero over the run, values are not clipped.
+//!
+//! Where we differ from the paper: the policy and value share their torso unless
+//! `net.separate_critic` is set; an episode that was cut off is bootstrapped from its final
+//! observation; recurrent networks train on whole sequences from the stored state, with
+//! minibatches of environments instead of steps.
+
+use rand::seq::SliceRandom as _;
+use serde::{Deserialize, Serialize};
+use starling_envs::{Rng, stream};
+use starling_nets::{
+    Device, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor, clip_global_norm,
+};
+
+use crate::actor_critic::{Model, Prepared, normalized};
+use crate::config::{ConfigError, require};
+use crate::registry::{load_learner, save_learner};
+use crate::{
+    Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved, Spaces,
+};
+
+/// PPO's settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Steps of each environment per rollout.
+    pub rollout_steps: usize,
+    /// Passes over each rollout.
+    pub epochs: usize,
+    /// Parts that a rollout is split into; each gives one gradient step per epoch.
+    pub minibatches: usize,
+    /// Step size, possibly a schedule.
+    pub learning_rate: Schedule,
+    /// Discount per step (γ).
+    pub gamma: f64,
+    /// Weight of longer returns in the advantages (λ).
+    pub gae_lambda: f64,
+    /// How far the probability ratio may move, possibly a schedule.
+    pub ratio_clip: Schedule,
+    /// How far a value may move from the recorded one; null for no limit.
+    pub value_clip: Option<f64>,
+    /// Weight of the value loss.
+    pub value_coef: f64,
+    /// Weight of the entropy bonus.
+    pub entropy_coef: f64,
+    /// Largest norm of a gradient.
+    pub clip_norm: f64,
+    /// Scale the advantages of each minibatch to mean 0 and deviation 1.
+    pub normalize_advantage: bool,
+    /// How gradients become steps.
+    pub optimizer: OptimizerConfig,
+    /// The network.
+    pub net: NetConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            rollout_steps: 128,
+            epochs: 4,
+            minibatches: 4,
+            learning_rate: Schedule::linear(1e-3, 0.0, 1.0),
+            gamma: 0.99,
+            gae_lambda: 1.0,
+            ratio_clip: Schedule::linear(0.1, 0.0, 1.0),
+            value_clip: None,
+            value_coef: 1.0,
+            entropy_coef: 0.01,
+            clip_norm: 1.0,
+            normalize_advantage: false,
+            optimizer: OptimizerConfig::default(),
+            net: NetConfig::default(),
+        }
+    }
+}
+
+impl Config {
+    fn check(&self) -> Result<(), ConfigError> {
+        let at_least_one = |key, value: usize| require(value >= 1, key, value, "at least 1");
+        at_least_one("algo.rollout_steps", self.rollout_steps)?;
+        at_least_one("algo.epochs", self.epochs)?;
+        at_least_one("algo.minibatches", self.minibatches)?;
+        let share =
+            |key, value: f64| require((0.0..=1.0).contains(&value), key, value, "between 0 and 1");
+        share("algo.gamma", self.gamma)?;
+        share("algo.gae_lambda", self.gae_lambda)?;
+        require(
+            self.clip_norm > 0.0,
+            "algo.clip_norm",
+            self.clip_norm,
+            "over 0",
+        )?;
+        for (key, schedule) in [
+            ("algo.learning_rate", &self.learning_rate),
+            ("algo.ratio_clip", &self.ratio_clip),
+        ] {
+            if let Some(allowed) = schedule.problem(0.0, 10.0) {
+                require(false, key, format!("{schedule:?}"), &allowed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// PPO for one environment's spaces.
+#[derive(Debug)]
+pub struct Ppo {
+    config: Config,
+    model: Model,
+}
+
+impl Ppo {
+    /// Checks the settings against each other and the spaces.
+    pub fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
+        config.check()?;
+        let model = Model::new(&config.net, spaces).map_err(|error| ConfigError::Value {
+            key: "algo.net".into(),
+            value: format!("{:?}", config.net),
+            allowed: error.0,
+        })?;
+        Ok(Self { config, model })
+    }
+}
+
+impl Algorithm for Ppo {
+    fn experience(&self) -> Experience {
+        Experience::Rollouts {
+            steps: self.config.rollout_steps,
+        }
+    }
+
+    fn policy(&self, device: Device) -> Box<dyn Policy> {
+        Box::new(self.model.policy(device))
+    }
+
+    fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
+        let mut rng = stream(seed, "learner", 0);
+        let params = Params::init(&self.model.layout, &mut rng, device).trainable();
+        Box::new(PpoLearner {
+            optimizer: Optimizer::new(self.config.optimizer, params.flat()),
+            config: self.config.clone(),
+            model: self.model.clone(),
+            params,
+            rng,
+            device,
+        })
+    }
+}
+
+/// The terms of PPO's loss, each averaged over the minibatch.
+#[derive(Debug)]
+pub struct Terms {
+    /// What is minimised.
+    pub loss: Tensor,
+    /// Clipped surrogate, negated.
+    pub policy_loss: Tensor,
+    /// Half the squared error of the value.
+    pub value_loss: Tensor,
+    /// Mean entropy of the policy.
+    pub entropy: Tensor,
+    /// Estimate of KL(old ‖ new): mean of (ratio − 1) − ln ratio.
+    pub approx_kl: Tensor,
+    /// Share of ratios outside the clip range.
+    pub clip_fraction: Tensor,
+}
+
+/// What [`loss`] compares: vectors with one number per step.
+#[derive(Debug)]
+pub struct Compared<'a> {
+    /// Log-probability of the action under the present policy.
+    pub log_probs: &'a Tensor,
+    /// Log-probability under the policy that acted.
+    pub old_log_probs: &'a Tensor,
+    /// Advantages.
+    pub advantages: &'a Tensor,
+    /// Present values.
+    pub values: &'a Tensor,
+    /// Values when acting.
+    pub old_values: &'a Tensor,
+    /// Value targets.
+    pub returns: &'a Tensor,
+    /// Entropy of the present policy.
+    pub entropy: &'a Tensor,
+}
+
+/// PPO's loss over one minibatch.
+pub fn loss(x: &Compared<'_>, config: &Config, ratio_clip: f64) -> Terms {
+    let log_ratio = x.log_probs - x.old_log_probs;
+    let ratio = log_ratio.exp();
+    let surrogate = &ratio * x.advantages;
+    let clipped = ratio.clamp(1.0 - ratio_clip, 1.0 + ratio_clip) * x.advantages;
+    let policy_loss = -surrogate.minimum(&clipped).mean(Kind::Float);
+
+    let mut value_error = (x.values - x.returns).square();
+    if let Some(limit) = config.value_clip {
+        let near = x.old_values + (x.values - x.old_values).clamp(-limit, limit);
+        value_error = value_error.maximum(&(near - x.returns).square());
+    }
+    let value_loss = value_error.mean(Kind::Float) * 0.5;
+    let entropy = x.entropy.mean(Kind::Float);
+    let loss = &policy_loss + &value_loss * config.value_coef - &entropy * config.entropy_coef;
+
+    let distance = (&ratio - 1.0).abs().detach();
+    Terms {
+        loss,
+        policy_loss,
+        value_loss,
+        entropy,
+        approx_kl: (&ratio - 1.0 - &log_ratio).mean(Kind::Float),
+        clip_fraction: distance
+            .gt(ratio_clip)
+            .to_kind(Kind::Float)
+            .mean(Kind::Float),
+    }
+}
+
+struct PpoLearner {
+    config: Config,
+    model: Model,
+    params: Params,
+    optimizer: Optimizer,
+    rng: Rng,
+    device: Device,
+}
+
+impl Learner for PpoLearner {
+    fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError> {
+        let Batch::Rollout(rollout) = batch else {
+            return Err(LearnError::WrongBatch { wanted: "rollouts" });
+        };
+        let config = &self.config;
+        let learning_rate = config.learning_rate.at(progress.fraction());
+        let ratio_clip = config.ratio_clip.at(progress.fraction());
+        let (gamma, lambda) = (config.gamma, config.gae_lambda);
+        let whole = Prepared::new(
+            &self.model,
+            &self.params,
+            rollout,
+            gamma,
+            lambda,
+            self.device,
+        );
+
+        let recurrent = self.model.is_recurrent();
+        let items = if recurrent {
+            whole.envs
+        } else {
+            whole.envs * whole.steps
+        };
+        let minibatch = items.div_ceil(config.minibatches.min(items));
+        let mut order: Vec<i64> = (0..items as i64).collect();
+        // Sums of (loss, policy loss, value loss, entropy, KL, clip fraction, gradient norm).
+        let mut sums = Tensor::zeros([7], (Kind::Float, self.device));
+        let mut updates = 0.0;
+        for _ in 0..config.epochs {
+            order.shuffle(&mut self.rng);
+            for indices in order.chunks(minibatch) {
+                let part = whole.select(indices, recurrent);
+                let output = part.forward(&self.model, &self.params);
+                let advantages = match config.normalize_advantage && indices.len() > 1 {
+                    true => normalized(&part.advantages),
+                    false => part.advantages.shallow_clone(),
+                };
+                let terms = loss(
+                    &Compared {
+                        log_probs: &output.policy.log_prob(&part.actions),
+                        old_log_probs: &part.log_probs,
+                        advantages: &advantages,
+                        values: &output.value,
+                        old_values: &part.values,
+                        returns: &part.returns,
+                        entropy: &output.policy.entropy(),
+                    },
+                    config,
+                    ratio_clip,
+                );
+                let gradient = self.params.gradient(&terms.loss);
+                let (gradient, norm) = clip_global_norm(gradient, config.clip_norm);
+                self.optimizer
+                    .step(self.params.flat(), &gradient, learning_rate);
+                sums += Tensor::stack(
+                    &[
+                        terms.loss,
+                        terms.policy_loss,
+                        terms.value_loss,
+                        terms.entropy,
+                        terms.approx_kl,
+                        terms.clip_fraction,
+                        norm,
+                    ],
+                    0,
+                )
+                .detach();
+                updates += 1.0;
+            }
+        }
+        let means = starling_nets::array_of(&(sums / updates));
+        let names = [
+            "loss",
+            "policy_loss",
+            "value_loss",
+            "entropy",
+            "approx_kl",
+            "clip_fraction",
+            "grad_norm",
+        ];
+        let means = means.as_slice::<f32>().iter().map(|&mean| f64::from(mean));
+        let mut metrics: Vec<_> = names.into_iter().zip(means).collect();
+        metrics.push(("learning_rate", learning_rate));
+        Report::checked(metrics, None)
+    }
+
+    fn weights(&self) -> Vec<f32> {
+        self.params.to_vec()
+    }
+
+    fn save(&self) -> Saved {
+        save_learner(&[("params", &self.params)], &self.optimizer, &self.rng)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
+        let params = [("params", &mut self.params)];
+        load_learner(saved, params, &mut self.optimizer, &mut self.rng)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two steps, clip 0.2, ratios 1.5 and 0.5, advantages 1 and −1:
+    /// min(1.5, 1.2) = 1.2 and min(−0.5, −0.8) = −0.8, so the policy loss is −(1.2 − 0.8)/2.
+    /// Values 1 and 3 against 2 and 2: half the mean square is 0.5.
+    #[test]
+    fn loss_by_hand() {
+        let tensor = |values: [f32; 2]| Tensor::from_slice(&values);
+        let config = Config {
+            value_coef: 2.0,
+            entropy_coef: 0.1,
+            ..Config::default()
+        };
+        let terms = loss(
+            &Compared {
+                log_probs: &tensor([1.5f32.ln(), 0.5f32.ln()]),
+                old_log_probs: &tensor([0.0, 0.0]),
+                advantages: &tensor([1.0, -1.0]),
+                values: &tensor([1.0, 3.0]),
+                old_values: &tensor([1.0, 3.0]),
+                returns: &tensor([2.0, 2.0]),
+                entropy: &tensor([0.6, 0.4]),
+            },
+            &config,
+            0.2,
+        );
+        let close = |tensor: &Tensor, expected: f64| {
+            let value = tensor.double_value(&[]);
+            assert!((value - expected).abs() < 1e-6, "{value} is not {expected}");
+        };
+        close(&terms.policy_loss, -0.2);
+        close(&terms.value_loss, 0.5);
+        close(&terms.entropy, 0.5);
+        close(&terms.loss, -0.2 + 2.0 * 0.5 - 0.1 * 0.5);
+        close(&terms.clip_fraction, 1.0);
+        close(
+            &terms.approx_kl,
+            (0.5 - 1.5f64.ln() - 0.5 - 0.5f64.ln()) / 2.0,
+        );
+    }
+
+    /// The value moved from 0 to 1 with limit 0.2: the clipped value 0.2 is further from the
+    /// target 2, and the larger error counts: (0.2 − 2)²/2 = 1.62.
+    #[test]
+    fn value_clipping_by_hand() {
+        let tensor = |value: f32| Tensor::from_slice(&[value]);
+        let config = Config {
+            value_clip: Some(0.2),
+            ..Config::default()
+        };
+        let terms = loss(
+            &Compared {
+                log_probs: &tensor(0.0),
+                old_log_probs: &tensor(0.0),
+                advantages: &tensor(0.0),
+                values: &tensor(1.0),
+                old_values: &tensor(0.0),
+                returns: &tensor(2.0),
+                entropy: &tensor(0.0),
+            },
+            &config,
+            0.2,
+        );
+        assert!((terms.value_loss.double_value(&[]) - 1.62).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,147 @@
+//! THE table of algorithms.
+
+use serde_json::Value;
+use starling_envs::Rng;
+use starling_nets::{Optimizer, Params};
+use starling_tree::{Array, DType};
+
+use crate::config::{ConfigError, parse_config};
+use crate::{Algorithm, LearnError, Saved, Spaces, a2c, dqn, ppo};
+
+/// One line of the table.
+pub struct AlgoSpec {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// One sentence.
+    pub summary: &'static str,
+    /// Where it comes from.
+    pub paper: &'static str,
+    /// All settings with their defaults.
+    pub defaults: fn() -> Value,
+    /// Makes it from settings (those not given keep their defaults) for an environment's spaces.
+    pub build: fn(&Value, &Spaces) -> Result<Box<dyn Algorithm>, ConfigError>,
+}
+
+/// All algorithms, by name.
+pub fn all() -> &'static [AlgoSpec] {
+    const {
+        &[
+            AlgoSpec {
+                name: "a2c",
+                summary: "Advantage actor-critic, one gradient step per rollout",
+                paper: "Mnih et al. 2016",
+                defaults: || defaults::<a2c::Config>(),
+                build: |given, spaces| {
+                    Ok(Box::new(a2c::A2c::new(
+                        parse_config("algo", given)?,
+                        spaces,
+                    )?))
+                },
+            },
+            AlgoSpec {
+                name: "dqn",
+                summary: "Deep Q-learning; double, dueling, n-step and prioritized by switches",
+                paper: "Mnih et al. 2015",
+                defaults: || defaults::<dqn::Config>(),
+                build: |given, spaces| {
+                    Ok(Box::new(dqn::Dqn::new(
+                        parse_config("algo", given)?,
+                        spaces,
+                    )?))
+                },
+            },
+            AlgoSpec {
+                name: "ppo",
+                summary: "Proximal policy optimisation, several epochs per rollout",
+                paper: "Schulman et al. 2017",
+                defaults: || defaults::<ppo::Config>(),
+                build: |given, spaces| {
+                    Ok(Box::new(ppo::Ppo::new(
+                        parse_config("algo", given)?,
+                        spaces,
+                    )?))
+                },
+            },
+        ]
+    }
+}
+
+/// The line of an algorithm.
+pub fn find(name: &str) -> Result<&'static AlgoSpec, UnknownAlgo> {
+    all()
+        .iter()
+        .find(|spec| spec.name == name)
+        .ok_or_else(|| UnknownAlgo {
+            name: name.to_owned(),
+        })
+}
+
+/// A name that no algorithm has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no algorithm called '{name}'; there are {}", names())]
+pub struct UnknownAlgo {
+    /// The name that was given.
+    pub name: String,
+}
+
+fn names() -> String {
+    let names: Vec<&str> = all().iter().map(|spec| spec.name).collect();
+    names.join(", ")
+}
+
+fn defaults<C: Default + serde::Serialize>() -> Value {
+    serde_json::to_value(C::default()).unwrap_or(Value::Null)
+}
+
+/// Gathers what a learner with some sets of parameters, one optimiser and one random stream
+/// needs to continue exactly.
+pub(crate) fn save_learner(params: &[(&str, &Params)], optimizer: &Optimizer, rng: &Rng) -> Saved {
+    let mut saved = Saved::new();
+    for (set, params) in params {
+        for (name, array) in params.named() {
+            saved.insert(format!("{set}.{name}"), array);
+        }
+    }
+    for (name, array) in optimizer.state() {
+        saved.insert(format!("optimizer.{name}"), array);
+    }
+    let bytes = postcard::to_allocvec(rng).unwrap_or_default();
+    saved.insert("rng".into(), Array::from_slice(&bytes, &[bytes.len()]));
+    saved
+}
+
+/// Continues from what [`save_learner`] gathered.
+pub(crate) fn load_learner<const N: usize>(
+    saved: &Saved,
+    params: [(&str, &mut Params); N],
+    optimizer: &mut Optimizer,
+    rng: &mut Rng,
+) -> Result<(), LearnError> {
+    for (set, params) in params {
+        params.load_named(|name| saved.get(&format!("{set}.{name}")).cloned())?;
+    }
+    optimizer.load(|name| saved.get(&format!("optimizer.{name}")).cloned())?;
+    let missing = || LearnError::Saved("'rng' is missing".into());
+    let bytes = saved.get("rng").filter(|array| array.dtype() == DType::U8);
+    let bytes = bytes.ok_or_else(missing)?.bytes();
+    *rng = postcard::from_bytes(bytes).map_err(|error| LearnError::Saved(error.to_string()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_sorted_and_defaults_parse() {
+        assert!(all().is_sorted_by_key(|spec| spec.name));
+        let spaces = Spaces {
+            observation: starling_envs::Space::unbounded(&[4]),
+            action: starling_envs::Space::Discrete { n: 2 },
+            legal_actions: None,
+        };
+        for spec in all() {
+            (spec.build)(&(spec.defaults)(), &spaces).unwrap();
+        }
+    }
+}
