@@ -114,15 +114,53 @@ pub struct UnknownEnv {
     pub nearest: Vec<&'static str>,
 }
 
-static ENVS: &[EnvSpec] = &[EnvSpec {
-    id: "CartPole-v1",
-    family: "classic",
-    max_episode_steps: Some(500),
-    reward_threshold: Some(475.0),
-    summary: "balance a pole on a cart that is pushed left or right",
-    options: &[],
-    bare: |_| Ok(Box::new(classic::CartPole::new())),
-}];
+static ENVS: &[EnvSpec] = &[
+    EnvSpec {
+        id: "CartPole-v1",
+        family: "classic",
+        max_episode_steps: Some(500),
+        reward_threshold: Some(475.0),
+        summary: "balance a pole on a cart that is pushed left or right",
+        options: &[],
+        bare: |_| Ok(Box::new(classic::CartPole::new())),
+    },
+    EnvSpec {
+        id: "MountainCar-v0",
+        family: "classic",
+        max_episode_steps: Some(200),
+        reward_threshold: Some(-110.0),
+        summary: "rock a weak car out of a valley",
+        options: &[],
+        bare: |_| Ok(Box::new(classic::MountainCar::new())),
+    },
+    EnvSpec {
+        id: "MountainCarContinuous-v0",
+        family: "classic",
+        max_episode_steps: Some(999),
+        reward_threshold: Some(90.0),
+        summary: "rock a weak car out of a valley, with a throttle that costs",
+        options: &[],
+        bare: |_| Ok(Box::new(classic::MountainCarContinuous::new())),
+    },
+    EnvSpec {
+        id: "Acrobot-v1",
+        family: "classic",
+        max_episode_steps: Some(500),
+        reward_threshold: Some(-100.0),
+        summary: "swing two links up by a torque at the joint between them",
+        options: &[],
+        bare: |_| Ok(Box::new(classic::Acrobot::new())),
+    },
+    EnvSpec {
+        id: "Pendulum-v1",
+        family: "classic",
+        max_episode_steps: Some(200),
+        reward_threshold: None,
+        summary: "swing a pendulum up and hold it there by a weak torque",
+        options: &[],
+        bare: |_| Ok(Box::new(classic::Pendulum::new())),
+    },
+];
 
 fn did_you_mean(nearest: &[&str]) -> String {
     match nearest {
