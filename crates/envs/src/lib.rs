@@ -6,6 +6,7 @@
 
 pub mod classic;
 mod env;
+pub mod minatar;
 mod random;
 pub mod registry;
 mod rollout;

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::minatar::{self, MinAtar};
 use crate::wrappers::TimeLimit;
 use crate::{Env, EnvError, classic};
 
@@ -114,15 +115,153 @@ pub struct UnknownEnv {
     pub nearest: Vec<&'static str>,
 }
 
-static ENVS: &[EnvSpec] = &[EnvSpec {
-    id: "CartPole-v1",
-    family: "classic",
-    max_episode_steps: Some(500),
-    reward_threshold: Some(475.0),
-    summary: "balance a pole on a cart that is pushed left or right",
-    options: &[],
-    bare: |_| Ok(Box::new(classic::CartPole::new())),
-}];
+const MINATAR_OPTIONS: &[&str] = &["sticky_action_prob", "difficulty_ramping"];
+
+static ENVS: &[EnvSpec] = &[
+    EnvSpec {
+        id: "CartPole-v1",
+        family: "classic",
+        max_episode_steps: Some(500),
+        reward_threshold: Some(475.0),
+        summary: "balance a pole on a cart that is pushed left or right",
+        options: &[],
+        bare: |_| Ok(Box::new(classic::CartPole::new())),
+    },
+    EnvSpec {
+        id: "MountainCar-v0",
+        family: "classic",
+        max_episode_steps: Some(200),
+        reward_threshold: Some(-110.0),
+        summary: "rock a weak car out of a valley",
+        options: &[],
+        bare: |_| Ok(Box::new(classic::MountainCar::new())),
+    },
+    EnvSpec {
+        id: "MountainCarContinuous-v0",
+        family: "classic",
+        max_episode_steps: Some(999),
+        reward_threshold: Some(90.0),
+        summary: "rock a weak car out of a valley, with a throttle that costs",
+        options: &[],
+        bare: |_| Ok(Box::new(classic::MountainCarContinuous::new())),
+    },
+    EnvSpec {
+        id: "Acrobot-v1",
+        family: "classic",
+        max_episode_steps: Some(500),
+        reward_threshold: Some(-100.0),
+        summary: "swing two links up by a torque at the joint between them",
+        options: &[],
+        bare: |_| Ok(Box::new(classic::Acrobot::new())),
+    },
+    EnvSpec {
+        id: "Pendulum-v1",
+        family: "classic",
+        max_episode_steps: Some(200),
+        reward_threshold: None,
+        summary: "swing a pendulum up and hold it there by a weak torque",
+        options: &[],
+        bare: |_| Ok(Box::new(classic::Pendulum::new())),
+    },
+    EnvSpec {
+        id: "MinAtar/Asterix-v1",
+        family: "minatar",
+        max_episode_steps: None,
+        reward_threshold: None,
+        summary: "gather gold and avoid enemies on a 10 x 10 board",
+        options: MINATAR_OPTIONS,
+        bare: |options| Ok(Box::new(MinAtar::<minatar::Asterix>::new(false, options)?)),
+    },
+    EnvSpec {
+        id: "MinAtar/Asterix-v0",
+        family: "minatar",
+        max_episode_steps: None,
+        reward_threshold: None,
+        summary: "gather gold and avoid enemies on a 10 x 10 board, with all six actions",
+        options: MINATAR_OPTIONS,
+        bare: |options| Ok(Box::new(MinAtar::<minatar::Asterix>::new(true, options)?)),
+    },
+    EnvSpec {
+        id: "MinAtar/Breakout-v1",
+        family: "minatar",
+        max_episode_steps: None,
+        reward_threshold: None,
+        summary: "break bricks with ball and paddle on a 10 x 10 board",
+        options: MINATAR_OPTIONS,
+        bare: |options| Ok(Box::new(MinAtar::<minatar::Breakout>::new(false, options)?)),
+    },
+    EnvSpec {
+        id: "MinAtar/Breakout-v0",
+        family: "minatar",
+        max_episode_steps: None,
+        reward_threshold: None,
+        summary: "break bricks with ball and paddle on a 10 x 10 board, with all six actions",
+        options: MINATAR_OPTIONS,
+        bare: |options| Ok(Box::new(MinAtar::<minatar::Breakout>::new(true, options)?)),
+    },
+    EnvSpec {
+        id: "MinAtar/Freeway-v1",
+        family: "minatar",
+        max_episode_steps: None,
+        reward_threshold: None,
+        summary: "cross a road of eight lanes on a 10 x 10 board",
+        options: MINATAR_OPTIONS,
+        bare: |options| Ok(Box::new(MinAtar::<minatar::Freeway>::new(false, options)?)),
+    },
+    EnvSpec {
+        id: "MinAtar/Freeway-v0",
+        family: "minatar",
+        max_episode_steps: None,
+        reward_threshold: None,
+        summary: "cross a road of eight lanes on a 10 x 10 board, with all six actions",
+        options: MINATAR_OPTIONS,
+        bare: |options| Ok(Box::new(MinAtar::<minatar::Freeway>::new(true, options)?)),
+    },
+    EnvSpec {
+        id: "MinAtar/Seaquest-v1",
+        family: "minatar",
+        max_episode_steps: None,
+        reward_threshold: None,
+        summary: "rescue divers, shoot and surface for air on a 10 x 10 board",
+        options: MINATAR_OPTIONS,
+        bare: |options| Ok(Box::new(MinAtar::<minatar::Seaquest>::new(false, options)?)),
+    },
+    EnvSpec {
+        id: "MinAtar/Seaquest-v0",
+        family: "minatar",
+        max_episode_steps: None,
+        reward_threshold: None,
+        summary: "rescue divers, shoot and surface for air on a 10 x 10 board, with all six actions",
+        options: MINATAR_OPTIONS,
+        bare: |options| Ok(Box::new(MinAtar::<minatar::Seaquest>::new(true, options)?)),
+    },
+    EnvSpec {
+        id: "MinAtar/SpaceInvaders-v1",
+        family: "minatar",
+        max_episode_steps: None,
+        reward_threshold: None,
+        summary: "shoot waves of aliens on a 10 x 10 board",
+        options: MINATAR_OPTIONS,
+        bare: |options| {
+            Ok(Box::new(MinAtar::<minatar::SpaceInvaders>::new(
+                false, options,
+            )?))
+        },
+    },
+    EnvSpec {
+        id: "MinAtar/SpaceInvaders-v0",
+        family: "minatar",
+        max_episode_steps: None,
+        reward_threshold: None,
+        summary: "shoot waves of aliens on a 10 x 10 board, with all six actions",
+        options: MINATAR_OPTIONS,
+        bare: |options| {
+            Ok(Box::new(MinAtar::<minatar::SpaceInvaders>::new(
+                true, options,
+            )?))
+        },
+    },
+];
 
 fn did_you_mean(nearest: &[&str]) -> String {
     match nearest {

@@ -1,0 +1,261 @@
+//! The five MinAtar games: Atari games reduced to a board of 10 × 10 cells.
+//!
+//! They follow K. Young and T. Tian, *MinAtar: An Atari-inspired testbed for thorough and
+//! reproducible reinforcement learning experiments* (2019), and are equal step by step to their
+//! package `minatar` 1.0.15, sticky actions and difficulty ramping included, when given the same
+//! random draws.
+//!
+//! Observations are flags (`u8`, 0 or 1) of shape `[channels, 10, 10]`: channels first, as
+//! convolutions want them, where the package has them last; then row (from the top) and column.
+//!
+//! `MinAtar/Breakout-v1` has only the actions that matter in that game; `-v0` has all six.
+//!
+//! One game is one file that implements [`Game`]; [`MinAtar`] makes an environment of it.
+
+mod asterix;
+mod breakout;
+mod freeway;
+mod seaquest;
+mod space_invaders;
+
+#[cfg(test)]
+mod against_package;
+
+pub use asterix::Asterix;
+pub use breakout::Breakout;
+pub use freeway::Freeway;
+pub use seaquest::Seaquest;
+pub use space_invaders::SpaceInvaders;
+
+use rand::RngExt as _;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::wrappers::{load, save};
+use crate::{Action, Env, EnvError, EnvOptions, ObsMut, Rng, Space, Step};
+
+/// Cells along each side of the board.
+const SIZE: usize = 10;
+
+/// The largest row and column.
+const LAST: i8 = 9;
+
+/// The rules of one game.
+pub trait Game: Default + Send + Serialize + DeserializeOwned {
+    /// Number of channels of what it shows.
+    const CHANNELS: usize;
+
+    /// The moves that have an effect.
+    const MOVES: &'static [Move];
+
+    /// Starts an episode.
+    fn reset(&mut self, draws: &mut impl Draws);
+
+    /// Plays one move; returns the reward and whether the game is over. The game gets harder in
+    /// time if `ramping`.
+    fn play(&mut self, choice: Move, ramping: bool, draws: &mut impl Draws) -> (f32, bool);
+
+    /// Shows the board on cleared cells.
+    fn show(&self, board: &mut Board<'_>);
+}
+
+/// What a player can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Move {
+    /// Nothing.
+    #[default]
+    Stay,
+    /// To the left.
+    Left,
+    /// Up.
+    Up,
+    /// To the right.
+    Right,
+    /// Down.
+    Down,
+    /// Shoot.
+    Fire,
+}
+
+/// All moves, in the order of their numbers.
+const ALL_MOVES: &[Move] = &[
+    Move::Stay,
+    Move::Left,
+    Move::Up,
+    Move::Right,
+    Move::Down,
+    Move::Fire,
+];
+
+/// Where a game takes its chance from: a generator, or in tests a record.
+pub trait Draws {
+    /// A number from 0 to below 1.
+    fn unit(&mut self) -> f64;
+
+    /// An integer from 0 to below `n`.
+    fn below(&mut self, n: u8) -> u8;
+}
+
+impl Draws for Rng {
+    fn unit(&mut self) -> f64 {
+        self.random()
+    }
+
+    fn below(&mut self, n: u8) -> u8 {
+        self.random_range(0..n)
+    }
+}
+
+/// The cells of an observation, `[channels, 10, 10]`.
+#[derive(Debug)]
+pub struct Board<'a>(&'a mut [u8]);
+
+impl Board<'_> {
+    /// Sets a cell.
+    fn set(&mut self, channel: usize, row: i8, column: i8) {
+        self.0[(channel * SIZE + row as usize) * SIZE + column as usize] = 1;
+    }
+
+    /// Sets a cell if it is on the board.
+    fn set_if_inside(&mut self, channel: usize, row: i8, column: i8) {
+        if (0..=LAST).contains(&column) {
+            self.set(channel, row, column);
+        }
+    }
+
+    /// Sets all cells of a map.
+    fn set_map(&mut self, channel: usize, map: &Map) {
+        let cells = &mut self.0[channel * SIZE * SIZE..(channel + 1) * SIZE * SIZE];
+        for (cells, row) in cells.chunks_exact_mut(SIZE).zip(map.0) {
+            for (column, cell) in cells.iter_mut().enumerate() {
+                *cell = (row >> column & 1) as u8;
+            }
+        }
+    }
+}
+
+/// A flag per cell: one word per row, one bit per column.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Map([u16; SIZE]);
+
+impl Map {
+    fn get(&self, row: i8, column: i8) -> bool {
+        self.0[row as usize] >> column & 1 == 1
+    }
+
+    fn set(&mut self, row: i8, column: i8) {
+        self.0[row as usize] |= 1 << column;
+    }
+
+    fn clear(&mut self, row: i8, column: i8) {
+        self.0[row as usize] &= !(1 << column);
+    }
+
+    fn count(&self) -> u32 {
+        self.0.iter().map(|row| row.count_ones()).sum()
+    }
+
+    /// All rows in one: a bit for each column that has any.
+    fn columns(&self) -> u16 {
+        self.0.iter().fold(0, |all, row| all | row)
+    }
+}
+
+/// A game as an environment.
+#[derive(Debug)]
+pub struct MinAtar<G> {
+    game: G,
+    last: Move,
+    moves: &'static [Move],
+    sticky_action_prob: f64,
+    ramping: bool,
+}
+
+impl<G: Game> MinAtar<G> {
+    /// A game with the moves that matter in it, or with all six.
+    ///
+    /// # Errors
+    /// When `sticky_action_prob` is not a probability.
+    pub fn new(all_moves: bool, options: &EnvOptions) -> Result<Self, EnvError> {
+        let sticky_action_prob = options.sticky_action_prob.unwrap_or(0.1);
+        if !(0.0..=1.0).contains(&sticky_action_prob) {
+            return Err(EnvError::Failed(format!(
+                "sticky_action_prob is {sticky_action_prob}; it must be between 0 and 1"
+            )));
+        }
+        Ok(Self {
+            game: G::default(),
+            last: Move::default(),
+            moves: if all_moves { ALL_MOVES } else { G::MOVES },
+            sticky_action_prob,
+            ramping: options.difficulty_ramping.unwrap_or(true),
+        })
+    }
+
+    /// Plays a move, or by chance the last one again.
+    fn play(&mut self, choice: Move, draws: &mut impl Draws) -> (f32, bool) {
+        if draws.unit() >= self.sticky_action_prob {
+            self.last = choice;
+        }
+        self.game.play(self.last, self.ramping, draws)
+    }
+
+    fn show(&self, mut obs: ObsMut<'_>) {
+        let cells = obs.as_mut_slice::<u8>();
+        cells.fill(0);
+        self.game.show(&mut Board(cells));
+    }
+}
+
+impl<G: Game> Env for MinAtar<G> {
+    fn observation_space(&self) -> Space {
+        Space::bytes(&[G::CHANNELS, SIZE, SIZE], 1)
+    }
+
+    fn action_space(&self) -> Space {
+        Space::Discrete {
+            n: self.moves.len(),
+        }
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: ObsMut<'_>) -> Result<(), EnvError> {
+        self.game.reset(rng);
+        self.show(obs);
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        action: Action<'_>,
+        rng: &mut Rng,
+        obs: ObsMut<'_>,
+    ) -> Result<Step, EnvError> {
+        let choice = self.moves[action.discrete(self.moves.len())?];
+        let (reward, terminated) = self.play(choice, rng);
+        self.show(obs);
+        Ok(Step {
+            reward,
+            terminated,
+            truncated: false,
+        })
+    }
+
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        save(&(&self.game, self.last))
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), EnvError> {
+        (self.game, self.last) = load(snapshot)?;
+        Ok(())
+    }
+}
+
+/// One cell on: to the right, or to the left.
+fn ahead(column: i8, to_right: bool) -> i8 {
+    if to_right { column + 1 } else { column - 1 }
+}
+
+/// One cell back: where something that moves was before.
+fn behind(column: i8, to_right: bool) -> i8 {
+    ahead(column, !to_right)
+}
