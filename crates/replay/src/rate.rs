@@ -123,3 +123,113 @@ impl RateLimiter {
         since * ratio - self.drawn_samples as f64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn limiter(min: u64, ratio: Option<f64>, tolerance: f64) -> RateLimiter {
+        RateLimiter::new(RateConfig {
+            min_size_steps: min,
+            samples_per_insert: ratio,
+            tolerance_samples: tolerance,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn samples_wait_for_the_first_steps_and_then_for_the_ratio() {
+        // 8 samples per step (a batch of 32 every 4 steps), 64 ahead at most.
+        let mut rate = limiter(100, Some(8.0), 64.0);
+        assert!(!rate.may_sample(32));
+        rate.inserted(99);
+        assert!(!rate.may_sample(1));
+        rate.inserted(1);
+        // Balanced: two batches may be drawn ahead, a third one may not.
+        for _ in 0..2 {
+            assert!(rate.may_sample(32));
+            rate.sampled(32);
+        }
+        assert!(!rate.may_sample(32));
+        assert!(rate.may_insert(4));
+        rate.inserted(4);
+        assert!(rate.may_sample(32));
+    }
+
+    #[test]
+    fn inserts_wait_for_samples_once_the_ratio_is_reached() {
+        let mut rate = limiter(10, Some(2.0), 8.0);
+        rate.inserted(10);
+        assert!(rate.may_insert(4));
+        rate.inserted(4);
+        // 8 samples are owed: one step more would make it 10.
+        assert!(!rate.may_insert(1));
+        rate.sampled(2);
+        assert!(rate.may_insert(1));
+        assert!(!rate.may_insert(2));
+    }
+
+    #[test]
+    fn without_a_ratio_only_the_first_steps_are_waited_for() {
+        let mut rate = limiter(5, None, 0.0);
+        assert!(!rate.may_sample(1));
+        rate.inserted(5);
+        rate.sampled(1_000_000);
+        assert!(rate.may_sample(1_000_000) && rate.may_insert(1_000_000));
+    }
+
+    #[test]
+    fn settings_out_of_range_are_refused() {
+        for (ratio, tolerance) in [(0.0, 1.0), (f64::NAN, 1.0), (1.0, -1.0), (1.0, f64::NAN)] {
+            let config = RateConfig {
+                min_size_steps: 0,
+                samples_per_insert: Some(ratio),
+                tolerance_samples: tolerance,
+            };
+            assert!(RateLimiter::new(config).is_err(), "{ratio} {tolerance}");
+        }
+    }
+
+    #[test]
+    fn counters_survive_saving() {
+        let mut rate = limiter(5, Some(0.1), 3.5);
+        rate.inserted(77);
+        rate.sampled(7);
+        let saved = serde_json::to_string(&rate).unwrap();
+        let loaded: RateLimiter = serde_json::from_str(&saved).unwrap();
+        assert_eq!(loaded, rate);
+    }
+
+    proptest! {
+        /// Two sides of any block sizes run into each other for a while: one may always go on,
+        /// and the balance never leaves the tolerance by more than one block of either side.
+        #[test]
+        fn one_side_may_always_go_on(
+            min in 0u64..200,
+            ratio in 0.01f64..50.0,
+            tolerance in 0.0f64..500.0,
+            block in 1u64..300,
+            batch in 1u64..600,
+            order in prop::collection::vec(any::<bool>(), 50..300),
+        ) {
+            let rounding = 1e-6;
+            let mut rate = limiter(min, Some(ratio), tolerance);
+            for insert_first in order {
+                let (insert, sample) = (rate.may_insert(block), rate.may_sample(batch));
+                prop_assert!(insert || sample);
+                if insert && (insert_first || !sample) {
+                    rate.inserted(block);
+                } else {
+                    rate.sampled(batch);
+                }
+                let balance = rate.balance(ratio);
+                prop_assert!(balance <= tolerance.max(block as f64 * ratio) + rounding);
+                if rate.inserted_steps >= min {
+                    prop_assert!(balance >= -tolerance.max(batch as f64) - rounding);
+                }
+            }
+        }
+    }
+}

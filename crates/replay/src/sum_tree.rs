@@ -9,7 +9,7 @@ const WIDTH: usize = 8;
 /// Every inner value is the sum of its children, added in a fixed order and never patched with
 /// differences: the sums are a function of the leaves alone. They do not drift however long the
 /// tree is used, and a tree rebuilt from its leaves is equal bit for bit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct SumTree {
     leaves: usize,
     /// From the leaves (level 0) to the root's children.

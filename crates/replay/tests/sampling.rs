@@ -1,0 +1,167 @@
+//! How often entries are drawn, against their exact probabilities.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
+use starling_envs::{Rollout, Space};
+use starling_replay::{Draws, Layout, PriorityConfig, ReplayConfig, TransitionReplay};
+use starling_tree::Tree;
+
+/// Steps of one environment that never ends an episode, or cuts one off every `episode` steps.
+fn rollout(steps: usize, episode: Option<usize>) -> Rollout {
+    let (none, number) = (Tree::empty(), Space::unbounded(&[]));
+    let mut rollout = Rollout::new(
+        steps,
+        1,
+        &number,
+        &Space::Discrete { n: 2 },
+        None,
+        &none,
+        &none,
+    );
+    for t in 0..steps {
+        if episode.is_some_and(|length| t % length == length - 1) {
+            rollout.truncated.at_mut(&[t, 0]).write(&[1u8]);
+            rollout.keep_final(t, 0);
+        }
+    }
+    rollout
+}
+
+fn prioritized(alpha: f64, draws: Draws, priorities: &[f32]) -> TransitionReplay {
+    let rollout = rollout(priorities.len(), None);
+    let config = ReplayConfig {
+        capacity_steps: priorities.len() + 4,
+        n_steps: 1,
+        gamma: 0.99,
+        priority: Some(PriorityConfig {
+            alpha,
+            draws,
+            ..PriorityConfig::default()
+        }),
+    };
+    let mut replay = TransitionReplay::new(config, Layout::of_rollout(&rollout, 1)).unwrap();
+    replay.insert(&rollout, 0, Some(priorities)).unwrap();
+    replay
+}
+
+/// How often each slot was drawn in `batches` batches.
+fn counts(replay: &TransitionReplay, slots: usize, batches: usize, size: usize) -> Vec<u64> {
+    counts_with(20, replay, slots, batches, size)
+}
+
+fn counts_with(
+    seed: u64,
+    replay: &TransitionReplay,
+    slots: usize,
+    batches: usize,
+    size: usize,
+) -> Vec<u64> {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut counts = vec![0; slots];
+    let mut batch = replay.sample(size, 0.4, &mut rng).unwrap();
+    for _ in 0..batches {
+        replay.sample_into(&mut batch, 0.4, &mut rng).unwrap();
+        for id in &batch.ids {
+            counts[id.slot] += 1;
+        }
+    }
+    counts
+}
+
+/// Pearson's statistic of counts against probabilities in proportion to `weights`.
+fn chi_square(counts: &[u64], weights: &[f64]) -> f64 {
+    let draws: u64 = counts.iter().sum();
+    let total: f64 = weights.iter().sum();
+    let terms = counts.iter().zip(weights).map(|(&count, weight)| {
+        let expected = draws as f64 * weight / total;
+        (count as f64 - expected).powi(2) / expected
+    });
+    terms.sum()
+}
+
+/// What 30 degrees of freedom exceed once in a thousand times.
+const CHI_SQUARE_30: f64 = 59.70;
+
+/// Priorities 1 to 31: P(i) = i/496, as in rela's test, which asserted nothing.
+#[test]
+fn draws_follow_the_priorities() {
+    let priorities: Vec<f32> = (1..=31).map(|p| p as f32).collect();
+    for alpha in [1.0, 0.6] {
+        let exact: Vec<f64> = priorities
+            .iter()
+            .map(|&p| f64::from(p).powf(alpha))
+            .collect();
+        let twice: Vec<f64> = exact.iter().map(|w| w.powf(alpha)).collect();
+        for draws in [Draws::Independent, Draws::Stratified] {
+            let replay = prioritized(alpha, draws, &priorities);
+            let counts = counts(&replay, 31, 10_000, 40);
+            let statistic = chi_square(&counts, &exact);
+            assert!(
+                statistic < CHI_SQUARE_30,
+                "{statistic} for α {alpha}, {draws:?}"
+            );
+            // The test would notice an exponent that is applied twice, or not at all.
+            if alpha != 1.0 {
+                assert!(chi_square(&counts, &twice) > 10.0 * CHI_SQUARE_30);
+                let linear: Vec<f64> = (1..=31).map(f64::from).collect();
+                assert!(chi_square(&counts, &linear) > 10.0 * CHI_SQUARE_30);
+            }
+        }
+    }
+}
+
+/// Independent draws vary as much as chance says, neither more nor less: the mean of 100 such
+/// statistics lies within four standard deviations of their expectation, 30 ± 4·√(60/100).
+/// Stratified draws vary far less.
+#[test]
+fn independent_draws_are_independent() {
+    let mean = |draws| {
+        let replay = prioritized(1.0, draws, &[1.0; 31]);
+        let statistics = (0..100).map(|seed| {
+            let counts = counts_with(seed, &replay, 31, 250, 40);
+            chi_square(&counts, &[1.0; 31])
+        });
+        statistics.sum::<f64>() / 100.0
+    };
+    let independent = mean(Draws::Independent);
+    assert!((independent - 30.0).abs() < 3.1, "{independent}");
+    let stratified = mean(Draws::Stratified);
+    assert!(stratified < 15.0, "{stratified}");
+}
+
+/// With equal priorities and as many draws as entries, each part of the total is one entry.
+#[test]
+fn stratified_draws_take_one_from_each_part() {
+    let replay = prioritized(0.6, Draws::Stratified, &[2.0; 32]);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(3);
+    for _ in 0..100 {
+        let batch = replay.sample(32, 0.4, &mut rng).unwrap();
+        let slots: Vec<usize> = batch.ids.iter().map(|id| id.slot).collect();
+        assert_eq!(slots, (0..32).collect::<Vec<_>>());
+    }
+}
+
+/// Streams of different length, one of them full of boundary rows: every entry alike.
+#[test]
+fn uniform_draws_are_uniform_over_entries() {
+    let long = rollout(20, Some(2));
+    let short = rollout(11, None);
+    let config = ReplayConfig {
+        capacity_steps: 100,
+        n_steps: 1,
+        ..ReplayConfig::default()
+    };
+    let layout = Layout::of_rollout(&long, 3);
+    let mut replay = TransitionReplay::new(config, layout).unwrap();
+    replay.insert(&long, 0, None).unwrap();
+    replay.insert(&short, 2, None).unwrap();
+    let entries: Vec<usize> = replay.entries().map(|id| id.slot).collect();
+    assert_eq!(entries.len(), 31);
+    let all = counts(&replay, 102, 4000, 32);
+    let counts: Vec<u64> = entries.iter().map(|&slot| all[slot]).collect();
+    assert_eq!(counts.iter().sum::<u64>(), 4000 * 32);
+    let statistic = chi_square(&counts, &[1.0; 31]);
+    assert!(statistic < CHI_SQUARE_30, "{statistic}");
+}
