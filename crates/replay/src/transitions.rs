@@ -6,11 +6,10 @@ use starling_envs::Rollout;
 use starling_tree::Mismatch;
 
 use crate::batch::Scratch;
+use crate::priority::{check_priorities, draw_masses, importance_weights};
 use crate::store::{BOUNDARY, Source, Store, TERMINATED, TRUNCATED, copy_item, gather};
 use crate::streams::Streams;
-use crate::{
-    Draws, Layout, PriorityConfig, ReplayConfig, ReplayError, SampleId, SumTree, TransitionBatch,
-};
+use crate::{Layout, ReplayConfig, ReplayError, SampleId, SumTree, TransitionBatch};
 
 /// Keeps the newest steps of every stream and draws n-step transitions from them, uniformly or
 /// by priority.
@@ -528,13 +527,6 @@ impl TransitionReplay {
     }
 }
 
-impl PriorityConfig {
-    /// What an entry of this priority is drawn by.
-    fn weight(&self, priority: f64) -> f64 {
-        priority.max(self.min_priority).powf(self.alpha)
-    }
-}
-
 /// The final observations of episodes that were cut off, by step and column.
 struct Finals(Vec<((usize, usize), usize)>);
 
@@ -569,51 +561,6 @@ impl Finals {
     fn row(&self, t: usize, b: usize) -> usize {
         self.find(t, b)
             .expect("a truncated step has its final observation")
-    }
-}
-
-/// Points in `0..total` at which a batch is drawn.
-fn draw_masses(draws: Draws, total: f64, size: usize, masses: &mut Vec<f64>, rng: &mut impl Rng) {
-    masses.clear();
-    let part = total / size as f64;
-    masses.extend((0..size).map(|i| {
-        let uniform: f64 = rng.random();
-        match draws {
-            Draws::Stratified => (i as f64 + uniform) * part,
-            Draws::Independent => uniform * total,
-        }
-    }));
-}
-
-/// (N·P(i))^(−β), divided by the largest of the batch.
-///
-/// The largest belongs to the smallest weight drawn, so that N and the total cancel out:
-/// (w_min / w_i)^β.
-fn importance_weights(tree: &SumTree, slots: &[usize], beta: f64, weights: &mut [f32]) {
-    let drawn = slots.iter().map(|&slot| tree.get(slot));
-    let smallest = drawn.clone().fold(f64::INFINITY, f64::min);
-    for (weight, drawn) in weights.iter_mut().zip(drawn) {
-        *weight = (smallest / drawn).powf(beta) as f32;
-    }
-}
-
-fn check_priorities(priorities: &[f32], entries: usize) -> Result<(), ReplayError> {
-    let count = priorities.len();
-    if count != entries {
-        let priorities = count;
-        return Err(ReplayError::PriorityCount {
-            priorities,
-            entries,
-        });
-    }
-    let wrong = |value: &f32| !(value.is_finite() && *value >= 0.0);
-    match priorities.iter().position(wrong) {
-        None => Ok(()),
-        Some(index) => Err(ReplayError::Priority {
-            index,
-            count,
-            value: priorities[index],
-        }),
     }
 }
 
