@@ -3,11 +3,10 @@
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 use starling_envs::Rollout;
-use starling_tree::Mismatch;
 
 use crate::batch::Scratch;
 use crate::priority::{check_priorities, draw_masses, importance_weights};
-use crate::store::{BOUNDARY, Source, Store, TERMINATED, TRUNCATED, copy_item, gather};
+use crate::store::{BOUNDARY, Source, Store, TERMINATED, TRUNCATED, copy_item, gather, gather_all};
 use crate::streams::Streams;
 use crate::{Layout, ReplayConfig, ReplayError, SampleId, SumTree, TransitionBatch};
 
@@ -189,6 +188,7 @@ impl TransitionReplay {
             let steps = self.inserted_steps();
             return Err(ReplayError::Empty { steps });
         }
+        batch.check(&self.layout)?;
         let size = batch.size();
         let Scratch { masses, slots, .. } = &mut batch.scratch;
         let weights = batch.weights.as_mut_slice::<f32>();
@@ -204,7 +204,8 @@ impl TransitionReplay {
                 weights.fill(1.0);
             }
         }
-        self.read_slots(batch)
+        self.read_slots(batch);
+        Ok(())
     }
 
     /// Draws `size` transitions into a new batch; see [`sample_into`](Self::sample_into).
@@ -259,7 +260,8 @@ impl TransitionReplay {
         slots.clear();
         slots.extend(ids.iter().map(|id| id.slot));
         batch.weights.as_mut_slice::<f32>().fill(1.0);
-        self.read_slots(batch)?;
+        batch.check(&self.layout)?;
+        self.read_slots(batch);
         Ok(0)
     }
 
@@ -454,7 +456,7 @@ impl TransitionReplay {
     }
 
     /// Fills a batch from the slots in its scratch memory.
-    fn read_slots(&self, batch: &mut TransitionBatch) -> Result<(), ReplayError> {
+    fn read_slots(&self, batch: &mut TransitionBatch) {
         let TransitionBatch { ids, versions, .. } = batch;
         let Scratch {
             slots, next_slots, ..
@@ -471,21 +473,14 @@ impl TransitionReplay {
             versions[i] = self.store.versions[slot];
         }
         let (now, next) = (&*slots, &*next_slots);
-        gather(&mut batch.actions, &self.store.actions, now.iter().copied());
-        let same = batch.obs.zip_mut(&self.store.obs, |to, from| {
-            gather(to, from, now.iter().copied());
-        });
-        same.map_err(mismatch)?;
-        let same = batch.next_obs.zip_mut(&self.store.obs, |to, from| {
-            gather(to, from, next.iter().copied());
-        });
-        same.map_err(mismatch)?;
+        gather(&mut batch.actions, &self.store.actions, now);
+        gather_all(&mut batch.obs, &self.store.obs, now);
+        gather_all(&mut batch.next_obs, &self.store.obs, next);
         for (to, slots) in [(&mut batch.legal, now), (&mut batch.next_legal, next)] {
             if let (Some(to), Some(from)) = (to, &self.store.legal) {
-                gather(to, from, slots.iter().copied());
+                gather(to, from, slots);
             }
         }
-        Ok(())
     }
 
     /// The n-step return from a slot, what the value that follows is multiplied by, and the
@@ -562,8 +557,4 @@ impl Finals {
         self.find(t, b)
             .expect("a truncated step has its final observation")
     }
-}
-
-fn mismatch(Mismatch { path }: Mismatch) -> ReplayError {
-    ReplayError::Batch { path }
 }
