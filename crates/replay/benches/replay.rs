@@ -129,9 +129,22 @@ fn transitions() {
         }
         black_box(&target);
     });
+    // The same bytes in the same pieces from random places: what the memory gives for this
+    // pattern, without any of the replay's work.
+    let pieces = rate(|| {
+        for piece in target.chunks_exact_mut(item) {
+            let first = rng.random_range(0..STEPS) * item;
+            piece.copy_from_slice(&source[first..first + item]);
+        }
+        black_box(&target);
+    });
     println!("  sample + update: {sampling:.0} batches/s (observations and next observations)");
     println!("  plain copy of the same bytes: {copying:.0} /s");
     println!("  ratio to the plain copy: {:.2}", sampling / copying);
+    println!(
+        "  copy of random rows: {pieces:.0} /s, ratio {:.2}",
+        sampling / pieces
+    );
     println!("  insert 64 + sample + update: {cycles:.0} cycles/s");
     for (peer, theirs) in [
         ("torchrl (one observation, 100 k)", 156.0),

@@ -1,9 +1,9 @@
 //! What is drawn: a batch of transitions in buffers that are used again.
 
 use serde::{Deserialize, Serialize};
-use starling_tree::{Array, DType, Tree};
+use starling_tree::{Array, DType, Spec, Tree};
 
-use crate::Layout;
+use crate::{Layout, ReplayError};
 
 /// Names one entry of a replay, also after its place was given to another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -86,5 +86,37 @@ impl TransitionBatch {
     /// N.
     pub fn size(&self) -> usize {
         self.ids.len()
+    }
+
+    /// Refuses buffers that transitions of the layout would not fit into.
+    pub(crate) fn check(&self, layout: &Layout) -> Result<(), ReplayError> {
+        let size = self.size();
+        let spec = |array: &Array| {
+            let (&items, shape) = array.shape().split_first()?;
+            (items == size).then(|| Spec::new(array.dtype(), shape))
+        };
+        let observations = layout.observation.map(|spec| Some(spec.clone()));
+        let number = Some(Spec::scalar(DType::F32));
+        let legal = layout
+            .legal_actions
+            .map(|n| Some(Spec::new(DType::U8, &[n])));
+        let fits = [
+            ("obs", self.obs.map(spec) == observations),
+            ("next_obs", self.next_obs.map(spec) == observations),
+            ("legal", self.legal.as_ref().map(spec) == legal),
+            ("next_legal", self.next_legal.as_ref().map(spec) == legal),
+            (
+                "actions",
+                spec(&self.actions).as_ref() == Some(&layout.action),
+            ),
+            ("returns", spec(&self.returns) == number),
+            ("discounts", spec(&self.discounts) == number),
+            ("weights", spec(&self.weights) == number),
+            ("versions", self.versions.len() == size),
+        ];
+        match fits.iter().find(|(_, fits)| !fits) {
+            None => Ok(()),
+            Some(&(column, _)) => Err(ReplayError::Batch { column }),
+        }
     }
 }

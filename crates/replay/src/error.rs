@@ -48,10 +48,10 @@ pub enum ReplayError {
         steps: u64,
     },
     /// A batch was made for another replay.
-    #[error("replay: the batch has other columns than this replay at '{path}'")]
+    #[error("replay: '{column}' of the batch does not have the size or type of this replay")]
     Batch {
         /// The first column that differs.
-        path: String,
+        column: &'static str,
     },
     /// A priority is negative or not a number.
     #[error("replay: priority {index} of {count} is {value}; allowed: finite, at least 0")]

@@ -11,6 +11,7 @@
 mod batch;
 mod config;
 mod error;
+mod priority;
 mod rate;
 mod snapshot;
 mod store;

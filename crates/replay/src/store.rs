@@ -190,12 +190,18 @@ pub(crate) fn copy_item(column: &mut Array, index: usize, item: &[u8]) {
 }
 
 /// Copies the items at `slots` of one column to the first places of another.
-pub(crate) fn gather(to: &mut Array, from: &Array, slots: impl Iterator<Item = usize>) {
+pub(crate) fn gather(to: &mut Array, from: &Array, slots: &[usize]) {
     let items = from.shape()[0].max(1);
     let bytes = from.bytes().len() / items;
     let from = from.bytes();
     let targets = to.bytes_mut().chunks_exact_mut(bytes.max(1));
-    for (target, slot) in targets.zip(slots) {
+    for (target, &slot) in targets.zip(slots) {
         target.copy_from_slice(&from[slot * bytes..(slot + 1) * bytes]);
     }
+}
+
+/// [`gather`] for all columns of trees of the same structure.
+pub(crate) fn gather_all(to: &mut Tree<Array>, from: &Tree<Array>, slots: &[usize]) {
+    let same = to.zip_mut(from, |to, from| gather(to, from, slots));
+    debug_assert!(same.is_ok(), "the batch was checked against the layout");
 }

@@ -3,14 +3,12 @@
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 use starling_envs::Rollout;
-use starling_tree::Mismatch;
 
 use crate::batch::Scratch;
-use crate::store::{BOUNDARY, Source, Store, TERMINATED, TRUNCATED, copy_item, gather};
+use crate::priority::{check_priorities, draw_masses, importance_weights};
+use crate::store::{BOUNDARY, Source, Store, TERMINATED, TRUNCATED, copy_item, gather, gather_all};
 use crate::streams::Streams;
-use crate::{
-    Draws, Layout, PriorityConfig, ReplayConfig, ReplayError, SampleId, SumTree, TransitionBatch,
-};
+use crate::{Layout, ReplayConfig, ReplayError, SampleId, SumTree, TransitionBatch};
 
 /// Keeps the newest steps of every stream and draws n-step transitions from them, uniformly or
 /// by priority.
@@ -190,6 +188,7 @@ impl TransitionReplay {
             let steps = self.inserted_steps();
             return Err(ReplayError::Empty { steps });
         }
+        batch.check(&self.layout)?;
         let size = batch.size();
         let Scratch { masses, slots, .. } = &mut batch.scratch;
         let weights = batch.weights.as_mut_slice::<f32>();
@@ -205,7 +204,8 @@ impl TransitionReplay {
                 weights.fill(1.0);
             }
         }
-        self.read_slots(batch)
+        self.read_slots(batch);
+        Ok(())
     }
 
     /// Draws `size` transitions into a new batch; see [`sample_into`](Self::sample_into).
@@ -260,7 +260,8 @@ impl TransitionReplay {
         slots.clear();
         slots.extend(ids.iter().map(|id| id.slot));
         batch.weights.as_mut_slice::<f32>().fill(1.0);
-        self.read_slots(batch)?;
+        batch.check(&self.layout)?;
+        self.read_slots(batch);
         Ok(0)
     }
 
@@ -455,7 +456,7 @@ impl TransitionReplay {
     }
 
     /// Fills a batch from the slots in its scratch memory.
-    fn read_slots(&self, batch: &mut TransitionBatch) -> Result<(), ReplayError> {
+    fn read_slots(&self, batch: &mut TransitionBatch) {
         let TransitionBatch { ids, versions, .. } = batch;
         let Scratch {
             slots, next_slots, ..
@@ -472,21 +473,14 @@ impl TransitionReplay {
             versions[i] = self.store.versions[slot];
         }
         let (now, next) = (&*slots, &*next_slots);
-        gather(&mut batch.actions, &self.store.actions, now.iter().copied());
-        let same = batch.obs.zip_mut(&self.store.obs, |to, from| {
-            gather(to, from, now.iter().copied());
-        });
-        same.map_err(mismatch)?;
-        let same = batch.next_obs.zip_mut(&self.store.obs, |to, from| {
-            gather(to, from, next.iter().copied());
-        });
-        same.map_err(mismatch)?;
+        gather(&mut batch.actions, &self.store.actions, now);
+        gather_all(&mut batch.obs, &self.store.obs, now);
+        gather_all(&mut batch.next_obs, &self.store.obs, next);
         for (to, slots) in [(&mut batch.legal, now), (&mut batch.next_legal, next)] {
             if let (Some(to), Some(from)) = (to, &self.store.legal) {
-                gather(to, from, slots.iter().copied());
+                gather(to, from, slots);
             }
         }
-        Ok(())
     }
 
     /// The n-step return from a slot, what the value that follows is multiplied by, and the
@@ -528,13 +522,6 @@ impl TransitionReplay {
     }
 }
 
-impl PriorityConfig {
-    /// What an entry of this priority is drawn by.
-    fn weight(&self, priority: f64) -> f64 {
-        priority.max(self.min_priority).powf(self.alpha)
-    }
-}
-
 /// The final observations of episodes that were cut off, by step and column.
 struct Finals(Vec<((usize, usize), usize)>);
 
@@ -570,53 +557,4 @@ impl Finals {
         self.find(t, b)
             .expect("a truncated step has its final observation")
     }
-}
-
-/// Points in `0..total` at which a batch is drawn.
-fn draw_masses(draws: Draws, total: f64, size: usize, masses: &mut Vec<f64>, rng: &mut impl Rng) {
-    masses.clear();
-    let part = total / size as f64;
-    masses.extend((0..size).map(|i| {
-        let uniform: f64 = rng.random();
-        match draws {
-            Draws::Stratified => (i as f64 + uniform) * part,
-            Draws::Independent => uniform * total,
-        }
-    }));
-}
-
-/// (N·P(i))^(−β), divided by the largest of the batch.
-///
-/// The largest belongs to the smallest weight drawn, so that N and the total cancel out:
-/// (w_min / w_i)^β.
-fn importance_weights(tree: &SumTree, slots: &[usize], beta: f64, weights: &mut [f32]) {
-    let drawn = slots.iter().map(|&slot| tree.get(slot));
-    let smallest = drawn.clone().fold(f64::INFINITY, f64::min);
-    for (weight, drawn) in weights.iter_mut().zip(drawn) {
-        *weight = (smallest / drawn).powf(beta) as f32;
-    }
-}
-
-fn check_priorities(priorities: &[f32], entries: usize) -> Result<(), ReplayError> {
-    let count = priorities.len();
-    if count != entries {
-        let priorities = count;
-        return Err(ReplayError::PriorityCount {
-            priorities,
-            entries,
-        });
-    }
-    let wrong = |value: &f32| !(value.is_finite() && *value >= 0.0);
-    match priorities.iter().position(wrong) {
-        None => Ok(()),
-        Some(index) => Err(ReplayError::Priority {
-            index,
-            count,
-            value: priorities[index],
-        }),
-    }
-}
-
-fn mismatch(Mismatch { path }: Mismatch) -> ReplayError {
-    ReplayError::Batch { path }
 }

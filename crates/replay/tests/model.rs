@@ -425,11 +425,7 @@ proptest! {
         for _ in 0..25 {
             world.insert(&mut replay, &mut model);
             check_all(&replay, &model);
-            if world.chance(0.7) {
-                world.learn(&mut replay, &mut model, &mut old);
-                check_all(&replay, &model);
-            }
-            if world.chance(0.1) {
+            if world.chance(0.2) {
                 // Go on from a snapshot, which has to be all there is.
                 let mut saved = Vec::new();
                 replay.save(&mut saved).unwrap();
@@ -437,6 +433,10 @@ proptest! {
                 let mut again = Vec::new();
                 replay.save(&mut again).unwrap();
                 prop_assert!(saved == again);
+            }
+            if world.chance(0.7) {
+                world.learn(&mut replay, &mut model, &mut old);
+                check_all(&replay, &model);
             }
         }
     }

@@ -93,6 +93,10 @@ fn a_loaded_replay_goes_on_as_the_saved_one() {
         let mut loaded = load(&bytes).unwrap();
         assert_eq!(saved(&loaded), bytes);
         let mut same = rng.clone();
+        if rounds > 0 {
+            let batch = replay.sample(16, 0.4, &mut rng).unwrap();
+            assert_eq!(loaded.sample(16, 0.4, &mut same).unwrap(), batch);
+        }
         for _ in 0..6 {
             let batch = go_on(&mut replay, &mut rng);
             assert_eq!(go_on(&mut loaded, &mut same), batch);
@@ -192,6 +196,8 @@ fn many_blocks_are_as_exact_as_one() {
     assert!(bytes.len() > 3 << 20);
     let loaded = TransitionReplay::load(&bytes[..], &config, &layout).unwrap();
     assert!(saved(&loaded) == bytes);
+    let batch = replay.sample(16, 0.4, &mut rng.clone()).unwrap();
+    assert_eq!(loaded.sample(16, 0.4, &mut rng).unwrap(), batch);
     // Two blocks that change places match their bytes but not their numbers.
     let block = 12 + (1 << 20);
     let (first, second) = bytes[12..12 + 2 * block].split_at_mut(block);

@@ -8,7 +8,7 @@ use starling_envs::{Rollout, Space};
 use starling_replay::{
     Draws, Layout, PriorityConfig, ReplayConfig, ReplayError, SampleId, TransitionReplay,
 };
-use starling_tree::{Array, Tree};
+use starling_tree::{Array, DType, Tree};
 
 /// How an episode goes on after a step.
 #[derive(Clone, Copy, PartialEq)]
@@ -284,4 +284,9 @@ fn wrong_input_is_refused_and_changes_nothing() {
     let wrong = replay.update_priorities(&ids, &[2.0, 2.0, f32::INFINITY, 2.0]);
     assert!(message(wrong).contains("inf"));
     assert!(ids.iter().all(|&id| replay.weight(id) == Some(1.0)));
+
+    let mut batch = replay.sample(4, 0.4, &mut rng(1)).unwrap();
+    batch.next_obs = Tree::Leaf(Array::zeros(DType::F32, &[4, 3]));
+    let wrong = replay.sample_into(&mut batch, 0.4, &mut rng(1));
+    assert_eq!(wrong, Err(ReplayError::Batch { column: "next_obs" }));
 }
