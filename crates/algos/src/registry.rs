@@ -19,8 +19,11 @@ pub struct AlgoSpec {
     /// All settings with their defaults.
     pub defaults: fn() -> Value,
     /// Makes it from settings (those not given keep their defaults) for an environment's spaces.
-    pub build: fn(&Value, &Spaces) -> Result<Box<dyn Algorithm>, ConfigError>,
+    pub build: fn(&Value, &Spaces) -> Built,
 }
+
+/// An algorithm, or what is wrong with its settings.
+pub type Built = Result<Box<dyn Algorithm>, ConfigError>;
 
 /// All algorithms, by name.
 pub fn all() -> &'static [AlgoSpec] {

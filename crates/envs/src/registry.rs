@@ -64,14 +64,11 @@ impl EnvSpec {
 #[serde(deny_unknown_fields, default)]
 pub struct EnvOptions {
     /// Steps after which an episode is cut off, instead of the environment's own limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_episode_steps: Option<u64>,
     /// MinAtar: the probability that the last action is repeated instead of the chosen one;
     /// 0.1 if not given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sticky_action_prob: Option<f64>,
     /// MinAtar: whether the games get harder as an episode goes on; yes if not given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub difficulty_ramping: Option<bool>,
 }
 

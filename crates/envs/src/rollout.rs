@@ -85,23 +85,60 @@ impl Rollout {
         self.rewards.shape()[1]
     }
 
+    /// Rollouts of the same steps and kinds of columns, laid side by side: the environments of
+    /// the first, then those of the second, and so on.
+    ///
+    /// The version is the oldest of all; `None` if there are no parts or they do not match.
+    pub fn side_by_side(parts: &[&Rollout]) -> Option<Rollout> {
+        let first = *parts.first()?;
+        let columns = |pick: fn(&Rollout) -> &Array| {
+            let arrays: Vec<&Array> = parts.iter().map(|part| pick(part)).collect();
+            join(&arrays, 1)
+        };
+        let trees = |pick: fn(&Rollout) -> &Tree<Array>, dimension: usize| {
+            let mut joined = pick(first).map(Array::clone);
+            for (path, array) in joined.leaves_mut() {
+                let arrays = parts.iter().map(|part| pick(part).get(&path)?.leaf());
+                *array = join(&arrays.collect::<Option<Vec<_>>>()?, dimension)?;
+            }
+            Some(joined)
+        };
+        let mut whole = Rollout {
+            obs: trees(|part| &part.obs, 1)?,
+            legal: match &first.legal {
+                None => None,
+                Some(_) => {
+                    let arrays = parts.iter().map(|part| part.legal.as_ref());
+                    Some(join(&arrays.collect::<Option<Vec<_>>>()?, 1)?)
+                }
+            },
+            actions: columns(|part| &part.actions)?,
+            rewards: columns(|part| &part.rewards)?,
+            terminated: columns(|part| &part.terminated)?,
+            truncated: columns(|part| &part.truncated)?,
+            final_at: Vec::new(),
+            final_obs: Tree::zeros(&first.final_spec, &[0]),
+            policy: trees(|part| &part.policy, 1)?,
+            state: trees(|part| &part.state, 0)?,
+            version: parts.iter().map(|part| part.version).min()?,
+            final_spec: first.final_spec.clone(),
+        };
+        let mut first_env = 0;
+        for part in parts {
+            for (row, &(t, b)) in part.final_at.iter().enumerate() {
+                whole.push_final(&part.final_obs, &[row], (t, first_env + b));
+            }
+            first_env += part.envs();
+        }
+        Some(whole)
+    }
+
     /// Keeps row (`t` + 1, `b`) of the observations as the last one of an episode that ended
     /// with step `t`.
     pub fn keep_final(&mut self, t: usize, b: usize) {
-        let used = self.final_at.len();
-        let capacity = match self.final_obs.leaves().first() {
-            Some((_, array)) => array.shape()[0],
-            None => 0,
-        };
-        if used == capacity {
-            let mut larger = Tree::zeros(&self.final_spec, &[(2 * capacity).max(4)]);
-            for row in 0..used {
-                copy_row(&mut larger, &[row], &self.final_obs, &[row]);
-            }
-            self.final_obs = larger;
-        }
-        copy_row(&mut self.final_obs, &[used], &self.obs, &[t + 1, b]);
-        self.final_at.push((t, b));
+        let obs = std::mem::replace(&mut self.obs, Tree::empty());
+        self.push_final(&obs, &[t + 1, b], (t, b));
+        self.obs = obs;
     }
 
     /// Makes the last row of observations the first one, so that the columns can be filled anew
@@ -116,6 +153,52 @@ impl Rollout {
         }
         self.final_at.clear();
     }
+
+    fn push_final(&mut self, from: &Tree<Array>, index: &[usize], at: (usize, usize)) {
+        let used = self.final_at.len();
+        let capacity = match self.final_obs.leaves().first() {
+            Some((_, array)) => array.shape()[0],
+            None => 0,
+        };
+        if used == capacity {
+            let mut larger = Tree::zeros(&self.final_spec, &[(2 * capacity).max(4)]);
+            for row in 0..used {
+                copy_row(&mut larger, &[row], &self.final_obs, &[row]);
+            }
+            self.final_obs = larger;
+        }
+        copy_row(&mut self.final_obs, &[used], from, index);
+        self.final_at.push(at);
+    }
+}
+
+/// Arrays laid side by side along a dimension; `None` if they differ in another one.
+fn join(arrays: &[&Array], dimension: usize) -> Option<Array> {
+    let first = arrays.first()?;
+    let mut shape = first.shape().to_vec();
+    let fits = |array: &&&Array| {
+        let (a, b) = (array.shape(), first.shape());
+        array.dtype() == first.dtype()
+            && a.len() == b.len()
+            && a[..dimension] == b[..dimension]
+            && a[dimension + 1..] == b[dimension + 1..]
+    };
+    if shape.len() <= dimension || arrays.iter().filter(fits).count() != arrays.len() {
+        return None;
+    }
+    shape[dimension] = arrays.iter().map(|array| array.shape()[dimension]).sum();
+    let rows: usize = shape[..dimension].iter().product();
+    let mut joined = Array::zeros(first.dtype(), &shape);
+    let mut rest = joined.bytes_mut();
+    for row in 0..rows {
+        for array in arrays {
+            let width = array.bytes().len() / rows.max(1);
+            let (target, after) = rest.split_at_mut(width);
+            target.copy_from_slice(&array.bytes()[row * width..(row + 1) * width]);
+            rest = after;
+        }
+    }
+    Some(joined)
 }
 
 fn carry_row(array: &mut Array, last: usize) {
@@ -128,4 +211,58 @@ fn carry_row(array: &mut Array, last: usize) {
 fn copy_row(to: &mut Tree<Array>, at: &[usize], from: &Tree<Array>, index: &[usize]) {
     let same = to.copy_at(at, from, index);
     debug_assert!(same.is_ok(), "both are columns of the same observations");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rollout(envs: usize, first: f32) -> Rollout {
+        let nothing = Tree::empty();
+        let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
+        let mut rollout = Rollout::new(2, envs, &obs, &action, None, &nothing, &nothing);
+        let Tree::Leaf(obs) = &mut rollout.obs else {
+            panic!("an observation is one array here");
+        };
+        for (i, value) in obs.as_mut_slice::<f32>().iter_mut().enumerate() {
+            *value = first + i as f32;
+        }
+        rollout.version = first as u64;
+        rollout
+    }
+
+    fn floats(tree: &Tree<Array>) -> &[f32] {
+        tree.leaf().unwrap().as_slice()
+    }
+
+    #[test]
+    fn parts_side_by_side_keep_their_rows_and_finals() {
+        let (mut a, mut b) = (rollout(1, 10.0), rollout(2, 20.0));
+        a.keep_final(0, 0);
+        b.keep_final(1, 1);
+        let whole = Rollout::side_by_side(&[&a, &b]).unwrap();
+        assert_eq!((whole.steps(), whole.envs(), whole.version), (2, 3, 10));
+        let expected = [10.0, 20.0, 21.0, 11.0, 22.0, 23.0, 12.0, 24.0, 25.0];
+        assert_eq!(floats(&whole.obs), expected);
+        assert_eq!(whole.final_at, [(0, 0), (1, 2)]);
+        assert_eq!(floats(&whole.final_obs)[..2], [11.0, 25.0]);
+    }
+
+    #[test]
+    fn what_does_not_match_is_not_joined() {
+        let nothing = Tree::empty();
+        let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
+        let longer = Rollout::new(3, 1, &obs, &action, None, &nothing, &nothing);
+        assert!(Rollout::side_by_side(&[&rollout(1, 0.0), &longer]).is_none());
+        assert!(Rollout::side_by_side(&[]).is_none());
+    }
+
+    #[test]
+    fn carrying_over_starts_where_the_last_row_was() {
+        let mut rollout = rollout(2, 0.0);
+        rollout.keep_final(0, 1);
+        rollout.carry_over();
+        assert_eq!(floats(&rollout.obs)[..2], [4.0, 5.0]);
+        assert!(rollout.final_at.is_empty());
+    }
 }

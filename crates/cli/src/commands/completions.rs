@@ -1,0 +1,15 @@
+//! `starling completions`: completion scripts, with the names of environments and algorithms.
+
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The shell
+    shell: clap_complete::Shell,
+}
+
+pub(crate) fn run<Cli: clap::CommandFactory>(args: Args) -> anyhow::Result<ExitCode> {
+    let mut command = Cli::command();
+    clap_complete::generate(args.shell, &mut command, "starling", &mut std::io::stdout());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,26 @@
+//! `starling config`: the settings that a run would have.
+
+use std::process::ExitCode;
+
+use starling::settings;
+
+use super::train::Wanted;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Print all settings of a run, with every default filled in
+    Show(Box<Wanted>),
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let Command::Show(wanted) = args.command;
+    let config = settings::resolve(&wanted.request())?;
+    print!("{}", settings::to_yaml(&config.to_value()));
+    Ok(ExitCode::SUCCESS)
+}

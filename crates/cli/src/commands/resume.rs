@@ -1,0 +1,39 @@
+//! `starling resume`: go on with a run.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use starling::Training;
+use starling::record::RunFolder;
+
+use super::train::{finish, stop_flag, write_log};
+use crate::progress::Progress;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Folder of the run
+    run: PathBuf,
+    /// Stop with a checkpoint after so many steps of the whole run
+    #[arg(long, value_name = "STEPS")]
+    stop_after: Option<u64>,
+    /// No progress bar and no summary
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let folder = RunFolder::open_to_write(&args.run)?;
+    let config = starling::read_config(&folder)?;
+    let stop = stop_flag()?;
+    write_log(&folder)?;
+    let mut progress = Progress::new(args.quiet);
+    progress.begin(&config, folder.path());
+    let (training, notes) = Training::resume(config, &folder)?;
+    for note in notes {
+        tracing::warn!("{note}");
+        progress.warn(&note);
+    }
+    let outcome = training.run(&stop, args.stop_after, &mut progress)?;
+    progress.end();
+    Ok(finish(&outcome, folder.path(), args.quiet))
+}

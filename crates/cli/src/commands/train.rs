@@ -1,0 +1,182 @@
+//! `starling train`: a run from its beginning.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use starling::record::RunFolder;
+use starling::settings::{self, Request};
+use starling::{Outcome, Reason, Training};
+
+use crate::progress::Progress;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Name of the run
+    #[arg(long, default_value = "run")]
+    name: String,
+    /// Folder that runs are kept in
+    #[arg(long, default_value = "runs", value_name = "DIR")]
+    runs: PathBuf,
+    /// Stop with a checkpoint after so many steps; `resume` goes on
+    #[arg(long, value_name = "STEPS")]
+    stop_after: Option<u64>,
+    /// No progress bar and no summary
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// What to train: shared with `starling config show`.
+#[derive(clap::Args)]
+pub(crate) struct Wanted {
+    /// Environment, such as CartPole-v1; `starling list envs` shows all
+    #[arg(value_parser = env_ids(), hide_possible_values = true)]
+    env: Option<String>,
+    /// Algorithm; `starling list algos` shows all [default: ppo]
+    #[arg(long, value_parser = algo_names(), hide_possible_values = true)]
+    algo: Option<String>,
+    /// Preset instead of the usual one of environment and algorithm; `none` for none
+    #[arg(long)]
+    preset: Option<String>,
+    /// YAML file of settings, laid over the preset
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Every random number of the run follows from it
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Steps of all environments together
+    #[arg(long)]
+    steps: Option<u64>,
+    /// Settings, laid over everything else: algo.learning_rate=0.001 mode=threads envs=32 …
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+}
+
+impl Wanted {
+    pub(crate) fn request(self) -> Request {
+        let mut overrides = self.overrides;
+        let mut env = self.env;
+        // Without an environment the first pair stands in its place.
+        if env.as_ref().is_some_and(|env| env.contains('=')) {
+            overrides.extend(env.take());
+        }
+        overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
+        overrides.extend(self.steps.map(|steps| format!("steps={steps}")));
+        Request {
+            env,
+            algo: self.algo,
+            preset: self.preset,
+            file: self.config,
+            overrides,
+        }
+    }
+}
+
+/// Any text is accepted here, so that a wrong name gets our own message with the nearest names;
+/// the known ones are offered for completion.
+fn env_ids() -> Offered {
+    Offered(|| starling::envs::registry::all().iter().map(|env| env.id).collect())
+}
+
+fn algo_names() -> Offered {
+    Offered(|| starling::algos::registry::all().iter().map(|algo| algo.name).collect())
+}
+
+#[derive(Clone)]
+struct Offered(fn() -> Vec<&'static str>);
+
+impl clap::builder::TypedValueParser for Offered {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<String, clap::Error> {
+        clap::builder::StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(
+        &self,
+    ) -> Option<Box<dyn Iterator<Item = clap::builder::PossibleValue> + '_>> {
+        let names = (self.0)().into_iter();
+        Some(Box::new(names.map(clap::builder::PossibleValue::new)))
+    }
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let config = settings::resolve(&args.wanted.request())?;
+    let stop = stop_flag()?;
+    let folder = starling::create_folder(&config, &args.runs, &args.name)?;
+    write_log(&folder)?;
+    let mut progress = Progress::new(args.quiet);
+    progress.begin(&config, folder.path());
+    let training = Training::start(config, &folder)?;
+    let outcome = training.run(&stop, args.stop_after, &mut progress)?;
+    progress.end();
+    Ok(finish(&outcome, folder.path(), args.quiet))
+}
+
+/// Set by the first Ctrl-C or SIGTERM; the second one ends the program at once.
+pub(crate) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag unset and only sets it.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// Everything that libraries report goes to the run's own log file.
+pub(crate) fn write_log(folder: &RunFolder) -> anyhow::Result<()> {
+    let file = folder.open_log()?;
+    tracing_subscriber::fmt()
+        .with_writer(std::sync::Mutex::new(file))
+        .with_ansi(false)
+        .with_target(false)
+        .init();
+    Ok(())
+}
+
+/// Says how the run ended and what to do next.
+pub(crate) fn finish(outcome: &Outcome, folder: &Path, quiet: bool) -> ExitCode {
+    let status = &outcome.status;
+    let code = match outcome.reason {
+        Reason::Interrupted => ExitCode::from(130),
+        Reason::Finished | Reason::Solved | Reason::Paused => ExitCode::SUCCESS,
+    };
+    if quiet {
+        return code;
+    }
+    let how = match outcome.reason {
+        Reason::Finished => "finished",
+        Reason::Solved => "solved",
+        Reason::Paused => "paused",
+        Reason::Interrupted => "interrupted",
+    };
+    let mean = match status.mean_return {
+        Some(mean) => format!("mean return {mean:.1} over the last 100 episodes"),
+        None => "no episode ended".into(),
+    };
+    println!(
+        "{how}: {mean}, {} steps and {} episodes in {:.1} s",
+        status.env_steps,
+        status.episodes,
+        status.elapsed.as_secs_f64()
+    );
+    let run = folder.display();
+    println!("run: {run}\n\nnext:");
+    if matches!(outcome.reason, Reason::Paused | Reason::Interrupted) {
+        println!("  ./starling resume {run}");
+    }
+    println!("  ./starling eval {run}");
+    println!("  ./starling plot {run}");
+    println!("  tensorboard --logdir {run}");
+    code
+}

@@ -1,0 +1,75 @@
+//! Starling: deep reinforcement learning, from a laptop to a cluster.
+//!
+//! This is the library behind the `starling` command; everything that the command does can be
+//! done from Rust. Read first: [`settings::resolve`] (from an environment's name to a
+//! [`RunConfig`]), [`train`] (a whole run), [`Env`] (to write an environment of your own).
+//!
+//! ```no_run
+//! use starling::settings::{self, Request};
+//!
+//! let config = settings::resolve(&Request::new("CartPole-v1"))?;
+//! let outcome = starling::train(config, "runs".as_ref(), "example", &mut ())?;
+//! println!("{:?}", outcome.status.mean_return);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
+
+pub use starling_algos as algos;
+pub use starling_engine as engine;
+pub use starling_engine::{EngineError, Outcome, Reason, RunConfig, Status, Training, Watcher};
+pub use starling_envs as envs;
+pub use starling_envs::Env;
+pub use starling_nets as nets;
+pub use starling_record as record;
+pub use starling_replay as replay;
+pub use starling_tree as tree;
+
+use starling_record::{RunFolder, RunInfo, Version};
+
+pub mod presets;
+pub mod settings;
+
+/// Makes a run folder under `root`, writes what defines the run into it, and trains to the end.
+pub fn train(
+    config: RunConfig,
+    root: &Path,
+    name: &str,
+    watcher: &mut dyn Watcher,
+) -> Result<Outcome, EngineError> {
+    let folder = create_folder(&config, root, name)?;
+    let training = Training::start(config, &folder)?;
+    training.run(&AtomicBool::new(false), None, watcher)
+}
+
+/// Makes the folder of a run and writes what defines the run into it.
+pub fn create_folder(
+    config: &RunConfig,
+    root: &Path,
+    name: &str,
+) -> Result<RunFolder, EngineError> {
+    let seed = config.settings.seed;
+    let (env, algo) = (config.env_id.as_str(), config.algo_name.as_str());
+    let folder = RunFolder::create(root, env, algo, name, seed, SystemTime::now())?;
+    let resolved = config.to_value();
+    folder.write_config(&settings::to_yaml(&resolved))?;
+    folder.write_params(&resolved)?;
+    let info = RunInfo {
+        env: env.to_owned(),
+        algo: algo.to_owned(),
+        name: name.to_owned(),
+        seed,
+    };
+    let sources = Path::new(".");
+    folder.write_version(&Version::collect(info, env!("CARGO_PKG_VERSION"), sources))?;
+    Ok(folder)
+}
+
+/// The settings of an existing run.
+pub fn read_config(folder: &RunFolder) -> Result<RunConfig, settings::SettingsError> {
+    let text = folder.read_config()?;
+    let tree = settings::from_yaml(&text, &folder.config_path().display().to_string())?;
+    Ok(RunConfig::from_value(&tree)?)
+}

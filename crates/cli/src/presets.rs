@@ -1,0 +1,125 @@
+//! THE table of presets: tuned settings per family of environments and algorithm.
+//!
+//! A preset is `presets/<family>/<algo>.yaml`. Under `per_env` it may hold settings for single
+//! environments, which are laid over the rest.
+
+use serde_json::Value;
+
+use crate::settings::{SettingsError, from_yaml, merge};
+
+/// One preset, built into the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// `<family>/<algo>`.
+    pub name: &'static str,
+    /// The file's text.
+    pub text: &'static str,
+}
+
+macro_rules! presets {
+    ($($name:literal),* $(,)?) => {
+        &[$(Preset {
+            name: $name,
+            text: include_str!(concat!("../../../presets/", $name, ".yaml")),
+        }),*]
+    };
+}
+
+/// All presets.
+pub fn all() -> &'static [Preset] {
+    presets![
+        "classic/a2c",
+        "classic/dqn",
+        "classic/ppo",
+        "minatar/a2c",
+        "minatar/dqn",
+        "minatar/ppo",
+    ]
+}
+
+/// The preset of a name.
+pub fn find(name: &str) -> Result<&'static Preset, SettingsError> {
+    all()
+        .iter()
+        .find(|preset| preset.name == name)
+        .ok_or_else(|| {
+            let mut nearest: Vec<&str> = all().iter().map(|preset| preset.name).collect();
+            nearest.sort_by_key(|known| strsim::damerau_levenshtein(name, known));
+            nearest.truncate(3);
+            SettingsError::UnknownPreset {
+                name: name.to_owned(),
+                nearest: nearest.join(", "),
+            }
+        })
+}
+
+impl Preset {
+    /// The first comment line of the file.
+    pub fn summary(&self) -> &'static str {
+        let first = self.text.lines().next().unwrap_or_default();
+        first.trim_start_matches('#').trim()
+    }
+
+    /// The settings for one environment.
+    pub fn settings(&self, env_id: &str) -> Result<Value, SettingsError> {
+        let mut tree = from_yaml(self.text, &format!("preset {}", self.name))?;
+        let per_env = tree
+            .as_object_mut()
+            .and_then(|tree| tree.shift_remove("per_env"));
+        if let Some(special) = per_env.as_ref().and_then(|per_env| per_env.get(env_id)) {
+            merge(&mut tree, special);
+        }
+        Ok(tree)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Request, resolve};
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    #[test]
+    fn the_table_lists_every_file() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../presets");
+        let mut files = BTreeSet::new();
+        for family in std::fs::read_dir(root).unwrap() {
+            let family = family.unwrap();
+            for file in std::fs::read_dir(family.path()).unwrap() {
+                let stem = file.unwrap().path().with_extension("");
+                let (family, stem) = (family.file_name(), stem.file_name().unwrap().to_owned());
+                let (family, stem) = (family.to_str().unwrap(), stem.to_str().unwrap());
+                files.insert(format!("{family}/{stem}"));
+            }
+        }
+        let table: BTreeSet<String> = all().iter().map(|preset| preset.name.into()).collect();
+        assert_eq!(files, table);
+    }
+
+    /// Every preset gives usable settings for every environment of its family, and its `per_env`
+    /// names environments that exist.
+    #[test]
+    fn every_preset_resolves() {
+        for preset in all() {
+            let (family, algo) = preset.name.split_once('/').unwrap();
+            let envs = crate::envs::registry::all().iter();
+            for env in envs.filter(|env| env.family == family) {
+                let mut request = Request::new(env.id);
+                request.algo = Some(algo.to_owned());
+                let continuous = env.id.contains("Continuous") || env.id.starts_with("Pendulum");
+                if algo == "dqn" && continuous {
+                    assert!(resolve(&request).is_err(), "{}", env.id);
+                } else {
+                    resolve(&request).unwrap();
+                }
+            }
+            let tree = from_yaml(preset.text, preset.name).unwrap();
+            let special = tree.get("per_env").and_then(Value::as_object);
+            for id in special.into_iter().flat_map(|special| special.keys()) {
+                crate::envs::registry::find(id).unwrap();
+            }
+            assert!(!preset.summary().is_empty(), "{}", preset.name);
+        }
+    }
+}

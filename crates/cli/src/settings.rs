@@ -1,0 +1,238 @@
+//! From an environment's name, a preset, a file and `key=value` pairs to a [`RunConfig`].
+//!
+//! Later ones win: defaults < preset < file < command line.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use starling_engine::{EngineError, RunConfig};
+
+use crate::presets;
+
+/// What a user asks for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Request {
+    /// The environment's id; the file may name it instead.
+    pub env: Option<String>,
+    /// The algorithm; if nobody names one, PPO.
+    pub algo: Option<String>,
+    /// The preset; if none is given, that of the environment's family and the algorithm, if
+    /// there is one. `none` for no preset at all.
+    pub preset: Option<String>,
+    /// A YAML file of settings.
+    pub file: Option<PathBuf>,
+    /// `key=value` pairs with dotted keys.
+    pub overrides: Vec<String>,
+}
+
+impl Request {
+    /// An environment with everything else left open.
+    pub fn new(env: &str) -> Self {
+        Self {
+            env: Some(env.to_owned()),
+            ..Self::default()
+        }
+    }
+}
+
+/// Settings that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// Not YAML, or not a table.
+    #[error("{origin} cannot be read: {reason}")]
+    Yaml {
+        /// The file.
+        origin: String,
+        /// Where and why.
+        reason: String,
+    },
+    /// A file that cannot be opened.
+    #[error("{path} cannot be opened: {source}", path = path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// An argument that is not `key=value`.
+    #[error("'{0}' is not of the form key=value, such as algo.gamma=0.99")]
+    Override(String),
+    /// No such preset.
+    #[error("there is no preset called '{name}'; the nearest are {nearest}")]
+    UnknownPreset {
+        /// What was asked for.
+        name: String,
+        /// Existing names.
+        nearest: String,
+    },
+    /// Nobody said which environment.
+    #[error("no environment was named; `starling list envs` shows them")]
+    NoEnv,
+    /// The settings do not fit together.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Files of a run.
+    #[error(transparent)]
+    Record(#[from] starling_record::Error),
+}
+
+/// All settings of a run, with everything checked that can be checked before it starts.
+pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
+    let file = match &request.file {
+        Some(path) => read_file(path)?,
+        None => Value::Object(Map::new()),
+    };
+    let mut line = Value::Object(Map::new());
+    for pair in &request.overrides {
+        apply_override(&mut line, pair)?;
+    }
+    if let Some(env) = &request.env {
+        merge(&mut line, &section("env", "id", env));
+    }
+    if let Some(algo) = &request.algo {
+        merge(&mut line, &section("algo", "name", algo));
+    }
+    let named = |section: &str, name: &str| {
+        let given = [&line, &file].into_iter();
+        let mut given = given.filter_map(|tree| tree.get(section)?.get(name)?.as_str());
+        given.next().map(str::to_owned)
+    };
+    let env = named("env", "id").ok_or(SettingsError::NoEnv)?;
+    let algo = named("algo", "name").unwrap_or_else(|| "ppo".to_owned());
+    let family = starling_envs::registry::find(&env)
+        .map_err(EngineError::from)?
+        .family;
+    starling_algos::registry::find(&algo).map_err(EngineError::from)?;
+
+    let usual = format!("{family}/{algo}");
+    let preset = match request.preset.as_deref() {
+        Some("none") => None,
+        Some(name) => Some(presets::find(name)?),
+        None => presets::find(&usual).ok(),
+    };
+    let mut tree = match preset {
+        Some(preset) => preset.settings(&env)?,
+        None => Value::Object(Map::new()),
+    };
+    merge(&mut tree, &section("algo", "name", &algo));
+    merge(&mut tree, &file);
+    merge(&mut tree, &line);
+    Ok(RunConfig::from_value(&tree)?)
+}
+
+/// Reads a YAML table.
+pub fn from_yaml(text: &str, origin: &str) -> Result<Value, SettingsError> {
+    let broken = |reason: String| SettingsError::Yaml {
+        origin: origin.to_owned(),
+        reason,
+    };
+    let tree: Value = serde_saphyr::from_str(text).map_err(|error| broken(error.to_string()))?;
+    match tree {
+        Value::Object(_) => Ok(tree),
+        Value::Null => Ok(Value::Object(Map::new())),
+        _ => Err(broken("it is not a table of settings".into())),
+    }
+}
+
+/// Writes a tree of settings as YAML.
+pub fn to_yaml(tree: &Value) -> String {
+    // Numbers, strings, lists and tables can always be written.
+    serde_saphyr::to_string(tree).unwrap_or_default()
+}
+
+/// Lays one tree of settings over another: tables are merged, everything else is replaced.
+pub fn merge(under: &mut Value, over: &Value) {
+    starling_engine::merge_settings(under, over);
+}
+
+fn read_file(path: &Path) -> Result<Value, SettingsError> {
+    let text = std::fs::read_to_string(path).map_err(|source| SettingsError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    from_yaml(&text, &path.display().to_string())
+}
+
+fn apply_override(tree: &mut Value, pair: &str) -> Result<(), SettingsError> {
+    let not_a_pair = || SettingsError::Override(pair.to_owned());
+    let (key, value) = pair.split_once('=').ok_or_else(not_a_pair)?;
+    if key.is_empty() || key.split('.').any(str::is_empty) {
+        return Err(not_a_pair());
+    }
+    let mut nested = parse_value(value);
+    for part in key.rsplit('.') {
+        let mut table = Map::new();
+        table.insert(part.to_owned(), nested);
+        nested = Value::Object(table);
+    }
+    merge(tree, &nested);
+    Ok(())
+}
+
+/// YAML, with two kindnesses: `1_000_000`, and `1e6` where a whole number is meant.
+fn parse_value(text: &str) -> Value {
+    let plain = text.replace('_', "");
+    let text = match plain.parse::<f64>() {
+        Ok(_) => plain.as_str(),
+        Err(_) => text,
+    };
+    let value = serde_saphyr::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
+    match value.as_f64() {
+        Some(number) if value.is_f64() && number.fract() == 0.0 && number.abs() < 1e15 => {
+            Value::from(number as i64)
+        }
+        _ => value,
+    }
+}
+
+fn section(section: &str, key: &str, value: &str) -> Value {
+    serde_json::json!({ section: { key: value } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn the_command_line_wins_over_the_file_and_the_file_over_the_preset() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        writeln!(file, "algo:\n  gamma: 0.5\n  epochs: 7\nseed: 3").unwrap();
+        let mut request = Request::new("CartPole-v1");
+        request.file = Some(file.path().to_owned());
+        request.overrides = vec!["algo.epochs=9".into(), "steps=2e4".into()];
+        let config = resolve(&request).unwrap();
+        let tree = config.to_value();
+        assert_eq!(config.settings.seed, 3);
+        assert_eq!(config.settings.steps, 20_000);
+        assert_eq!(tree["algo"]["gamma"], 0.5);
+        assert_eq!(tree["algo"]["epochs"], 9);
+        let preset = presets::find("classic/ppo")
+            .unwrap()
+            .settings("CartPole-v1");
+        let preset = preset.unwrap();
+        assert_eq!(tree["envs"], preset["envs"]);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let message = |change: fn(&mut Request)| {
+            let mut request = Request::new("CartPole-v1");
+            change(&mut request);
+            resolve(&request).unwrap_err().to_string()
+        };
+        assert!(message(|r| r.env = Some("Cartpole".into())).contains("CartPole-v1"));
+        assert!(message(|r| r.algo = Some("ppoo".into())).contains("ppo"));
+        assert!(message(|r| r.preset = Some("clasic/ppo".into())).contains("classic/ppo"));
+        assert!(message(|r| r.overrides = vec!["steps".into()]).contains("key=value"));
+        assert!(message(|r| r.overrides = vec!["algo.gama=1".into()]).contains("algo.gamma"));
+        let bad = message(|r| r.overrides = vec!["algo.gamma=2".into()]);
+        assert_eq!(bad, "algo.gamma is 2; allowed: between 0 and 1");
+    }
+
+    #[test]
+    fn yaml_survives_a_round_trip() {
+        let config = resolve(&Request::new("CartPole-v1")).unwrap().to_value();
+        assert_eq!(from_yaml(&to_yaml(&config), "test").unwrap(), config);
+    }
+}

@@ -1,0 +1,320 @@
+//! Everything that defines a run.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use starling_algos::registry::{self, AlgoSpec};
+use starling_algos::{Algorithm, ConfigError, Spaces, parse_config, require};
+use starling_envs::{Env, EnvOptions, EnvSpec};
+use starling_nets::DeviceChoice;
+
+use crate::EngineError;
+
+/// Everything that defines a run, read from one tree of settings:
+///
+/// ```yaml
+/// env: {id: CartPole-v1}
+/// algo: {name: ppo, learning_rate: 0.001}
+/// seed: 1
+/// steps: 100000
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunConfig {
+    /// The environment's id.
+    pub env_id: String,
+    /// The environment's settings.
+    pub env: EnvOptions,
+    /// The algorithm's name.
+    pub algo_name: String,
+    /// The algorithm's settings; its own file says which there are.
+    pub algo: Value,
+    /// Everything else.
+    pub settings: Settings,
+}
+
+/// The settings of a run that belong to no environment and no algorithm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Every random stream of the run follows from it.
+    pub seed: u64,
+    /// Steps of all environments together.
+    pub steps: u64,
+    /// `serial` (reproducible bit for bit) or `threads`.
+    pub mode: Mode,
+    /// Actors go on while the learner learns, with slightly old weights (`threads` only).
+    pub asynchronous: bool,
+    /// Environments of the run.
+    pub envs: usize,
+    /// Actor threads (`threads` only); 0 for one per core.
+    pub threads: usize,
+    /// `auto`, `cpu` or `cuda:N`.
+    pub device: DeviceChoice,
+    /// Threads of one libtorch operation of the learner; 0 chooses by mode and cores.
+    pub torch_threads: usize,
+    /// Each environment first plays up to so many random steps, so that they do not run in step.
+    pub decorrelate_steps: u64,
+    /// End the run when the mean return of the last 100 episodes reaches this.
+    pub stop_at_return: Option<f64>,
+    /// Steps between two rows of metrics.
+    pub log_every_steps: u64,
+    /// Evaluation on environments of its own.
+    pub eval: EvalConfig,
+    /// Checkpoints.
+    pub checkpoint: CheckpointConfig,
+    /// Seconds that actors and learner wait for each other before the run ends with an error.
+    pub stall_timeout_s: f64,
+}
+
+/// Who steps the environments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The main thread does everything, in a fixed order.
+    #[default]
+    Serial,
+    /// Several threads, each with its own environments and its own copy of the policy.
+    Threads,
+}
+
+/// When and how much to evaluate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvalConfig {
+    /// Steps between two evaluations; 0 for none.
+    pub every_steps: u64,
+    /// Episodes per evaluation.
+    pub episodes: usize,
+}
+
+/// When to save, and what to keep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// Steps between two checkpoints; 0 for one at the end only.
+    pub every_steps: u64,
+    /// How many of the latest to keep.
+    pub keep_last: usize,
+    /// Keep one checkpoint for good every so many steps; null for none.
+    pub milestone_steps: Option<u64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            steps: 100_000,
+            mode: Mode::Serial,
+            asynchronous: false,
+            envs: 8,
+            threads: 0,
+            device: DeviceChoice::Auto,
+            torch_threads: 0,
+            decorrelate_steps: 0,
+            stop_at_return: None,
+            log_every_steps: 10_000,
+            eval: EvalConfig::default(),
+            checkpoint: CheckpointConfig::default(),
+            stall_timeout_s: 300.0,
+        }
+    }
+}
+
+impl Default for EvalConfig {
+    fn default() -> Self {
+        Self {
+            every_steps: 0,
+            episodes: 10,
+        }
+    }
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self {
+            every_steps: 100_000,
+            keep_last: 3,
+            milestone_steps: None,
+        }
+    }
+}
+
+impl RunConfig {
+    /// Reads a whole tree of settings and checks everything that can be checked without
+    /// starting: names, types, ranges, and whether algorithm and environment fit.
+    pub fn from_value(value: &Value) -> Result<Self, EngineError> {
+        let mut tree = value.as_object().cloned().unwrap_or_default();
+        let (env_id, env) = named_section(&mut tree, "env", "id")?;
+        let (algo_name, algo) = named_section(&mut tree, "algo", "name")?;
+        let config = Self {
+            env: parse_config("env", &env)?,
+            env_id,
+            algo_name,
+            algo,
+            settings: parse_config("", &Value::Object(tree))?,
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The whole tree, with every default filled in.
+    pub fn to_value(&self) -> Value {
+        let whole = |first: (&str, &str), rest: Value| {
+            let mut section = Map::new();
+            section.insert(first.0.into(), first.1.into());
+            section.extend(rest.as_object().cloned().unwrap_or_default());
+            Value::Object(section)
+        };
+        let mut algo = self
+            .algo_spec()
+            .map_or(Value::Null, |spec| (spec.defaults)());
+        merge(&mut algo, &self.algo);
+        let mut tree = Map::new();
+        let env = serde_json::to_value(&self.env).unwrap_or_default();
+        tree.insert("env".into(), whole(("id", &self.env_id), env));
+        tree.insert("algo".into(), whole(("name", &self.algo_name), algo));
+        let settings = serde_json::to_value(&self.settings).unwrap_or_default();
+        tree.extend(settings.as_object().cloned().unwrap_or_default());
+        Value::Object(tree)
+    }
+
+    /// The environment's line in the table.
+    pub fn env_spec(&self) -> Result<&'static EnvSpec, EngineError> {
+        Ok(starling_envs::registry::find(&self.env_id)?)
+    }
+
+    /// The algorithm's line in the table.
+    pub fn algo_spec(&self) -> Result<&'static AlgoSpec, EngineError> {
+        Ok(registry::find(&self.algo_name)?)
+    }
+
+    /// The algorithm, made for the environment's spaces.
+    pub fn algorithm(&self) -> Result<Box<dyn Algorithm>, EngineError> {
+        let env = self.env_spec()?.make(&self.env)?;
+        Ok((self.algo_spec()?.build)(&self.algo, &spaces_of(&*env))?)
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        self.algorithm()?;
+        let s = &self.settings;
+        require(s.steps >= 1, "steps", s.steps, "at least 1")?;
+        require(s.envs >= 1, "envs", s.envs, "at least 1")?;
+        let fits = s.threads <= s.envs;
+        require(
+            fits,
+            "threads",
+            s.threads,
+            "at most one per environment (envs)",
+        )?;
+        require(
+            s.log_every_steps >= 1,
+            "log_every_steps",
+            s.log_every_steps,
+            "at least 1",
+        )?;
+        let episodes = s.eval.episodes;
+        require(episodes >= 1, "eval.episodes", episodes, "at least 1")?;
+        let keep = s.checkpoint.keep_last;
+        require(keep >= 1, "checkpoint.keep_last", keep, "at least 1")?;
+        let patience = s.stall_timeout_s;
+        require(patience > 0.0, "stall_timeout_s", patience, "over 0")?;
+        let serial = s.mode == Mode::Serial;
+        require(
+            !(serial && s.asynchronous),
+            "asynchronous",
+            true,
+            "false with mode=serial: there is nobody to go on while the learner learns",
+        )?;
+        Ok(())
+    }
+}
+
+/// What an environment shows and accepts.
+pub(crate) fn spaces_of(env: &dyn Env) -> Spaces {
+    let action = env.action_space();
+    let legal_actions = match (&action, env.masks_actions()) {
+        (starling_envs::Space::Discrete { n }, true) => Some(*n),
+        _ => None,
+    };
+    Spaces {
+        observation: env.observation_space(),
+        action,
+        legal_actions,
+    }
+}
+
+/// Takes `{name: …, rest…}` out of the tree: the name and the rest.
+fn named_section(
+    tree: &mut Map<String, Value>,
+    section: &str,
+    name: &str,
+) -> Result<(String, Value), ConfigError> {
+    let key = format!("{section}.{name}");
+    let missing = |value: &Value| ConfigError::Value {
+        key: key.clone(),
+        value: value.to_string(),
+        allowed: format!("a name; `starling list {section}s` shows them"),
+    };
+    match tree.remove(section) {
+        Some(Value::Object(mut rest)) => match rest.remove(name) {
+            Some(Value::String(name)) => Ok((name, Value::Object(rest))),
+            other => Err(missing(&other.unwrap_or(Value::Null))),
+        },
+        other => Err(missing(&other.unwrap_or(Value::Null))),
+    }
+}
+
+/// Lays one tree of settings over another: tables are merged, everything else is replaced.
+pub fn merge(under: &mut Value, over: &Value) {
+    match (under, over) {
+        (Value::Object(under), Value::Object(over)) => {
+            for (key, value) in over {
+                match under.get_mut(key) {
+                    Some(existing) => merge(existing, value),
+                    None => {
+                        under.insert(key.clone(), value.clone());
+                    }
+                }
+            }
+        }
+        (under, over) => *under = over.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_resolved_config_reads_back_as_itself() {
+        let given = json!({
+            "env": {"id": "CartPole-v1"},
+            "algo": {"name": "ppo", "epochs": 2},
+            "steps": 5,
+        });
+        let config = RunConfig::from_value(&given).unwrap();
+        let resolved = config.to_value();
+        assert_eq!(resolved["algo"]["epochs"], 2);
+        assert_eq!(resolved["algo"]["minibatches"], 4);
+        let again = RunConfig::from_value(&resolved).unwrap();
+        assert_eq!(again.to_value(), resolved);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let message = |given: Value| RunConfig::from_value(&given).unwrap_err().to_string();
+        let base = |extra: Value| {
+            let mut tree = json!({"env": {"id": "CartPole-v1"}, "algo": {"name": "ppo"}});
+            merge(&mut tree, &extra);
+            tree
+        };
+        assert!(message(base(json!({"env": {"id": "CartPol-v1"}}))).contains("CartPole-v1"));
+        assert!(message(base(json!({"algo": {"name": "pp"}}))).contains("a2c, dqn, ppo"));
+        assert!(message(base(json!({"step": 5}))).contains("did you mean steps"));
+        assert!(message(base(json!({"steps": "many"}))).contains("steps is \"many\""));
+        assert!(message(base(json!({"steps": 0}))).contains("at least 1"));
+        assert!(message(base(json!({"asynchronous": true}))).contains("mode=serial"));
+        let continuous = json!({"env": {"id": "Pendulum-v1"}, "algo": {"name": "dqn"}});
+        assert!(message(continuous).contains("discrete"));
+    }
+}

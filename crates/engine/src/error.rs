@@ -1,0 +1,109 @@
+//! What ends a run.
+
+use std::path::PathBuf;
+
+use starling_algos::{ConfigError, LearnError};
+use starling_envs::EnvError;
+use starling_nets::{DeviceError, ShapeMismatch};
+use starling_replay::{ReplayError, SnapshotError};
+
+use crate::TransportError;
+
+/// What ends a run before its time.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// Settings that cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// No such environment.
+    #[error(transparent)]
+    UnknownEnv(#[from] starling_envs::UnknownEnv),
+    /// No such algorithm.
+    #[error(transparent)]
+    UnknownAlgo(#[from] starling_algos::registry::UnknownAlgo),
+    /// No such device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// An environment failed.
+    #[error("an environment failed: {0}")]
+    Env(#[from] EnvError),
+    /// Learning failed.
+    #[error("learning stopped at environment step {step}: {source}")]
+    Learn {
+        /// Steps of all environments when it happened.
+        step: u64,
+        /// What happened.
+        source: LearnError,
+    },
+    /// The replay refused something.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// Actors and learner lost each other.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// Files of the run could not be written or read.
+    #[error(transparent)]
+    Record(#[from] starling_record::Error),
+    /// A checkpoint is whole, but does not fit.
+    #[error("the checkpoint {path} cannot be used: {reason}", path = path.display())]
+    Checkpoint {
+        /// Its folder.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl From<ShapeMismatch> for EngineError {
+    fn from(error: ShapeMismatch) -> Self {
+        let step = 0;
+        let source = LearnError::from(error);
+        EngineError::Learn { step, source }
+    }
+}
+
+/// Something wrong with what a checkpoint holds.
+#[derive(Debug)]
+pub(crate) struct Unusable(pub(crate) String);
+
+impl From<SnapshotError> for Unusable {
+    fn from(error: SnapshotError) -> Self {
+        Unusable(error.to_string())
+    }
+}
+
+impl From<LearnError> for Unusable {
+    fn from(error: LearnError) -> Self {
+        Unusable(error.to_string())
+    }
+}
+
+impl From<EnvError> for Unusable {
+    fn from(error: EnvError) -> Self {
+        Unusable(error.to_string())
+    }
+}
+
+impl From<starling_record::Error> for Unusable {
+    fn from(error: starling_record::Error) -> Self {
+        Unusable(error.to_string())
+    }
+}
+
+impl From<postcard::Error> for Unusable {
+    fn from(error: postcard::Error) -> Self {
+        Unusable(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for Unusable {
+    fn from(error: serde_json::Error) -> Self {
+        Unusable(error.to_string())
+    }
+}
+
+impl From<safetensors::SafeTensorError> for Unusable {
+    fn from(error: safetensors::SafeTensorError) -> Self {
+        Unusable(error.to_string())
+    }
+}

@@ -1,0 +1,228 @@
+//! The learner's side: experience in, updates, weights out.
+
+use serde::{Deserialize, Serialize};
+use starling_algos::{
+    Algorithm, Batch, Experience, Learner, Progress, ReplayNeeds, Report, Spaces,
+};
+use starling_envs::{Rng, Rollout, stream};
+use starling_nets::Device;
+use starling_replay::{Layout, RateLimiter, TransitionBatch, TransitionReplay};
+use starling_tree::Tree;
+
+use crate::EngineError;
+
+/// A learner with what feeds it.
+pub(crate) struct Pupil {
+    pub(crate) learner: Box<dyn Learner>,
+    pub(crate) feed: Feed,
+    /// Updates since the beginning.
+    pub(crate) updates: u64,
+    pub(crate) means: Means,
+}
+
+/// Where batches come from.
+pub(crate) enum Feed {
+    /// Straight from the actors.
+    Rollouts,
+    /// From a replay.
+    Replay(Box<ReplayFeed>),
+}
+
+pub(crate) struct ReplayFeed {
+    pub(crate) needs: ReplayNeeds,
+    pub(crate) replay: TransitionReplay,
+    pub(crate) limiter: RateLimiter,
+    pub(crate) rng: Rng,
+    batch: TransitionBatch,
+}
+
+impl Pupil {
+    pub(crate) fn new(
+        algorithm: &dyn Algorithm,
+        spaces: &Spaces,
+        seed: u64,
+        device: Device,
+        envs: usize,
+    ) -> Result<Self, EngineError> {
+        let feed = match algorithm.experience() {
+            Experience::Rollouts { .. } => Feed::Rollouts,
+            Experience::Transitions(needs) => {
+                let layout = replay_layout(spaces, envs);
+                Feed::Replay(Box::new(ReplayFeed {
+                    batch: TransitionBatch::new(&layout, needs.batch_size),
+                    replay: TransitionReplay::new(needs.replay.clone(), layout)?,
+                    limiter: RateLimiter::new(needs.rate.clone())?,
+                    needs: *needs,
+                    rng: stream(seed, "replay", 0),
+                }))
+            }
+        };
+        Ok(Self {
+            learner: algorithm.learner(seed, device),
+            feed,
+            updates: 0,
+            means: Means::default(),
+        })
+    }
+
+    /// Whether more experience may come in now.
+    pub(crate) fn may_take(&self, steps: u64) -> bool {
+        match &self.feed {
+            Feed::Rollouts => true,
+            Feed::Replay(feed) => feed.limiter.may_insert(steps),
+        }
+    }
+
+    /// Whether it could learn now without more experience.
+    pub(crate) fn may_learn(&self) -> bool {
+        match &self.feed {
+            Feed::Rollouts => false,
+            Feed::Replay(feed) => feed.may_learn(),
+        }
+    }
+
+    /// Takes in rollouts (each with the number of its first environment) and learns as much as
+    /// it should. Returns the number of updates.
+    pub(crate) fn absorb(
+        &mut self,
+        rollouts: &[(usize, &Rollout)],
+        progress: Progress,
+        version: u64,
+    ) -> Result<u64, EngineError> {
+        let before = self.updates;
+        for (_, rollout) in rollouts {
+            let lag = version.saturating_sub(rollout.version);
+            self.means.add("policy_lag", lag as f64);
+        }
+        match &self.feed {
+            Feed::Rollouts => self.learn_from_rollouts(rollouts, progress)?,
+            Feed::Replay(_) => self.learn_from_replay(rollouts, progress)?,
+        }
+        Ok(self.updates - before)
+    }
+
+    fn learn_from_rollouts(
+        &mut self,
+        rollouts: &[(usize, &Rollout)],
+        progress: Progress,
+    ) -> Result<(), EngineError> {
+        let parts: Vec<&Rollout> = rollouts.iter().map(|(_, rollout)| *rollout).collect();
+        let joined;
+        let whole = match parts.as_slice() {
+            [] => return Ok(()),
+            [single] => *single,
+            several => match Rollout::side_by_side(several) {
+                Some(whole) => {
+                    joined = whole;
+                    &joined
+                }
+                None => several[0],
+            },
+        };
+        let report = self.learner.update(Batch::Rollout(whole), progress);
+        let report = report.map_err(|source| EngineError::Learn {
+            step: progress.env_steps,
+            source,
+        })?;
+        self.count(&report);
+        Ok(())
+    }
+
+    fn learn_from_replay(
+        &mut self,
+        rollouts: &[(usize, &Rollout)],
+        progress: Progress,
+    ) -> Result<(), EngineError> {
+        let Feed::Replay(feed) = &mut self.feed else {
+            return Ok(());
+        };
+        for (first_env, rollout) in rollouts {
+            feed.insert(rollout, *first_env)?;
+        }
+        while let Feed::Replay(feed) = &mut self.feed
+            && feed.may_learn()
+        {
+            let (replay, batch) = (&mut feed.replay, &mut feed.batch);
+            let beta = feed.needs.beta.at(progress.fraction());
+            replay.sample_into(batch, beta, &mut feed.rng)?;
+            feed.limiter.sampled(feed.needs.batch_size as u64);
+            let report = self.learner.update(Batch::Transitions(batch), progress);
+            let report = report.map_err(|source| EngineError::Learn {
+                step: progress.env_steps,
+                source,
+            })?;
+            if let Some(priorities) = &report.priorities {
+                replay.update_priorities(&batch.ids, priorities)?;
+            }
+            let unlimited = feed.needs.rate.samples_per_insert.is_none();
+            self.count(&report);
+            if unlimited {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, report: &Report) {
+        self.updates += 1;
+        for (name, value) in &report.metrics {
+            self.means.add(name, *value);
+        }
+    }
+}
+
+impl ReplayFeed {
+    fn may_learn(&self) -> bool {
+        !self.replay.is_empty() && self.limiter.may_sample(self.needs.batch_size as u64)
+    }
+
+    fn insert(&mut self, rollout: &Rollout, first_env: usize) -> Result<(), EngineError> {
+        let steps = self.replay.insert(rollout, first_env, None)?;
+        self.limiter.inserted(steps as u64);
+        Ok(())
+    }
+
+    /// Samples drawn for each inserted step so far.
+    pub(crate) fn ratio(&self) -> f64 {
+        self.limiter.drawn_samples() as f64 / (self.limiter.inserted_steps() as f64).max(1.0)
+    }
+}
+
+/// The columns of a replay for an environment's spaces.
+fn replay_layout(spaces: &Spaces, envs: usize) -> Layout {
+    let nothing = Tree::empty();
+    let (observation, action) = (&spaces.observation, &spaces.action);
+    let legal = spaces.legal_actions;
+    let rollout = Rollout::new(1, 1, observation, action, legal, &nothing, &nothing);
+    Layout::of_rollout(&rollout, envs)
+}
+
+/// Means of named numbers since the last row of metrics.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Means {
+    sums: Vec<(String, f64, f64)>,
+}
+
+impl Means {
+    pub(crate) fn add(&mut self, name: &str, value: f64) {
+        match self.sums.iter_mut().find(|(known, _, _)| known == name) {
+            Some((_, sum, count)) => {
+                *sum += value;
+                *count += 1.0;
+            }
+            None => self.sums.push((name.to_owned(), value, 1.0)),
+        }
+    }
+
+    /// The means so far, without forgetting them.
+    pub(crate) fn get(&self, name: &str) -> Option<f64> {
+        let found = self.sums.iter().find(|(known, _, _)| known == name);
+        found.map(|(_, sum, count)| sum / count)
+    }
+
+    /// The means, and starts anew.
+    pub(crate) fn take(&mut self) -> Vec<(String, f64)> {
+        let sums = std::mem::take(&mut self.sums).into_iter();
+        sums.map(|(name, sum, count)| (name, sum / count)).collect()
+    }
+}

@@ -1,0 +1,26 @@
+//! The engine: actors that collect, a learner that learns, and the run around them.
+//!
+//! It knows environments and algorithms only through their traits and tables, never by name.
+//!
+//! Read first: [`Actor`] (one batch of environments and a policy, filling rollouts),
+//! [`Transport`] (how rollouts and weights pass between actors and the learner), [`Training`]
+//! (the loop of a run: collect, learn, log, evaluate, checkpoint).
+
+mod checkpoint;
+mod collect;
+mod config;
+mod error;
+mod evaluate;
+mod learn;
+mod pool;
+mod run;
+mod transport;
+
+pub use collect::Actor;
+pub use config::{
+    CheckpointConfig, EvalConfig, Mode, RunConfig, Settings, merge as merge_settings,
+};
+pub use error::EngineError;
+pub use evaluate::{Evaluation, evaluate};
+pub use run::{Outcome, Reason, Status, Training, Watcher, evaluate_checkpoint};
+pub use transport::{InProcess, Parcel, Transport, TransportError, Weights};

@@ -1,0 +1,161 @@
+//! Actor threads: N actors, each on a thread of its own.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::{Actor, EngineError, InProcess, Parcel, Transport, TransportError, Weights};
+
+/// Actors on threads of their own, and the learner's end of the way to them.
+pub(crate) struct Pool {
+    transport: Arc<InProcess>,
+    env_steps: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+    lockstep: bool,
+    patience: Duration,
+}
+
+impl Pool {
+    /// Starts one thread per actor (given with the number of its first environment). In
+    /// `lockstep` an actor waits for the weights that follow from its last rollout; otherwise
+    /// it goes on with the latest there are.
+    pub(crate) fn start(
+        actors: Vec<(usize, Actor)>,
+        lockstep: bool,
+        patience: Duration,
+        weights: Weights,
+    ) -> Result<Self, EngineError> {
+        let transport = Arc::new(InProcess::new(2 * actors.len()));
+        let env_steps = Arc::new(AtomicU64::new(0));
+        let first_version = weights.version;
+        transport.publish(weights);
+        let mut threads = Vec::new();
+        for (number, (first_env, actor)) in actors.into_iter().enumerate() {
+            let work = Work {
+                number,
+                first_env,
+                transport: Arc::clone(&transport),
+                env_steps: Arc::clone(&env_steps),
+                wanted: lockstep.then_some(first_version),
+                patience,
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("actor-{number}"))
+                .spawn(move || work.run(actor))
+                .map_err(|error| TransportError::ActorFailed {
+                    actor: number,
+                    reason: format!("its thread could not be started: {error}"),
+                })?;
+            threads.push(thread);
+        }
+        Ok(Self {
+            transport,
+            env_steps,
+            threads,
+            lockstep,
+            patience,
+        })
+    }
+
+    /// One parcel of every actor (in lockstep, in their order), or as many parcels as there are
+    /// actors, whosever they are.
+    pub(crate) fn receive_all(&self) -> Result<Vec<Parcel>, EngineError> {
+        let mut parcels = Vec::new();
+        while parcels.len() < self.threads.len() {
+            parcels.push(self.transport.receive(self.patience)?);
+        }
+        if self.lockstep {
+            parcels.sort_by_key(|parcel: &Parcel| parcel.actor);
+        }
+        Ok(parcels)
+    }
+
+    /// What has arrived; waits for at least one parcel if `wait` is set.
+    pub(crate) fn receive_ready(&self, wait: bool) -> Result<Vec<Parcel>, EngineError> {
+        let mut parcels = Vec::new();
+        if wait {
+            parcels.push(self.transport.receive(self.patience)?);
+        }
+        while parcels.len() < self.threads.len() {
+            match self.transport.receive(Duration::ZERO) {
+                Ok(parcel) => parcels.push(parcel),
+                Err(TransportError::TimedOut { .. }) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(parcels)
+    }
+
+    pub(crate) fn publish(&self, weights: Weights, env_steps: u64) {
+        self.env_steps.store(env_steps, Ordering::Relaxed);
+        self.transport.publish(weights);
+    }
+
+    pub(crate) fn recycle(&self, parcels: Vec<Parcel>) {
+        for parcel in parcels {
+            self.transport.recycle(parcel.rollout);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.transport.close();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has reported it already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What one actor thread does.
+struct Work {
+    number: usize,
+    first_env: usize,
+    transport: Arc<InProcess>,
+    env_steps: Arc<AtomicU64>,
+    /// The version to wait for, in lockstep.
+    wanted: Option<u64>,
+    patience: Duration,
+}
+
+impl Work {
+    fn run(self, actor: Actor) {
+        let (transport, number) = (Arc::clone(&self.transport), self.number);
+        let reason = match catch_unwind(AssertUnwindSafe(|| self.act(actor))) {
+            Ok(Ok(()) | Err(EngineError::Transport(TransportError::Closed))) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
+        };
+        transport.fail(number, reason);
+    }
+
+    fn act(mut self, mut actor: Actor) -> Result<(), EngineError> {
+        starling_nets::set_threads(1);
+        let mut spare = None;
+        loop {
+            let at_least = self.wanted.unwrap_or(0);
+            let weights = self.transport.weights(at_least, self.patience)?;
+            actor.collect(&weights, self.env_steps.load(Ordering::Relaxed))?;
+            let parcel = Parcel {
+                actor: self.number,
+                first_env: self.first_env,
+                episodes: actor.episodes(),
+                rollout: actor.take_rollout(spare.take()),
+            };
+            spare = self.transport.send(parcel, self.patience)?;
+            self.wanted = self.wanted.map(|version| version + 1);
+        }
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(message), _) => message,
+        (_, Some(message)) => message,
+        _ => "no message",
+    }
+}

@@ -1,0 +1,606 @@
+//! The loop of a run: collect, learn, log, evaluate, checkpoint.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use starling_algos::{Algorithm, Progress};
+use starling_envs::Episode;
+use starling_nets::Device;
+use starling_record::{
+    Checkpoint, Checkpoints, Recorder, Retention, Row, RunFolder, Summary, Window,
+};
+
+use crate::checkpoint::{self, Tally};
+use crate::collect::Place;
+use crate::config::spaces_of;
+use crate::error::Unusable;
+use crate::learn::{Feed, Pupil};
+use crate::pool::Pool;
+use crate::{Actor, EngineError, Evaluation, Mode, RunConfig, Weights, evaluate};
+
+/// Episodes that statistics look back on.
+const WINDOW: usize = 100;
+
+/// A run that is ready to go, from its beginning or from a checkpoint.
+pub struct Training {
+    config: RunConfig,
+    algorithm: Box<dyn Algorithm>,
+    device: Device,
+    recorder: Recorder,
+    checkpoints: Checkpoints,
+    pupil: Pupil,
+    collectors: Collectors,
+    weights: Weights,
+    tally: Tally,
+    clock: Clock,
+}
+
+enum Collectors {
+    /// The main thread collects.
+    Serial(Box<Actor>),
+    /// Actors that wait to be moved to threads.
+    Waiting(Vec<(usize, Actor)>),
+    /// Actors at work.
+    Threads(Pool),
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// All steps are done.
+    Finished,
+    /// The return that was asked for is reached (`stop_at_return`).
+    Solved,
+    /// The steps of `--stop-after` are done; `resume` goes on.
+    Paused,
+    /// A signal asked to stop; `resume` goes on.
+    Interrupted,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Why.
+    pub reason: Reason,
+    /// How far it came.
+    pub status: Status,
+}
+
+/// How far a run has come.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Status {
+    /// Steps of all environments.
+    pub env_steps: u64,
+    /// Steps at which the run ends.
+    pub total_steps: u64,
+    /// Episodes that ended.
+    pub episodes: u64,
+    /// Updates of the learner.
+    pub updates: u64,
+    /// Mean return of the last 100 episodes.
+    pub mean_return: Option<f64>,
+    /// Mean loss since the last row of metrics.
+    pub loss: Option<f64>,
+    /// Steps per second since the run (or the resumed part of it) began.
+    pub steps_per_second: f64,
+    /// Time spent, earlier parts of the run included.
+    pub elapsed: Duration,
+}
+
+/// Somebody who looks on, such as a progress bar. The engine itself never prints.
+pub trait Watcher {
+    /// Called after every round of collecting and learning.
+    fn round(&mut self, _status: &Status) {}
+
+    /// Called with every row of metrics.
+    fn row(&mut self, _status: &Status, _row: &Row) {}
+
+    /// Called with every evaluation.
+    fn evaluated(&mut self, _status: &Status, _evaluation: &Evaluation) {}
+
+    /// Called when a checkpoint was written.
+    fn checkpointed(&mut self, _status: &Status, _folder: &Path) {}
+}
+
+/// Nobody looks on.
+impl Watcher for () {}
+
+struct Clock {
+    started: Instant,
+    /// Of earlier parts of the run.
+    before: Duration,
+    steps_before: u64,
+    /// Of the last row of metrics: time, steps, updates.
+    last: (Duration, u64, u64),
+}
+
+impl Training {
+    /// A run from its beginning.
+    pub fn start(config: RunConfig, folder: &RunFolder) -> Result<Self, EngineError> {
+        let mut recorder = Recorder::create(folder)?;
+        recorder.hyperparameters(&flatten(&config.to_value()))?;
+        let parts = Parts::make(&config)?;
+        let tally = Tally {
+            env_steps: 0,
+            iterations: 0,
+            episodes: 0,
+            new_episodes: 0,
+            returns: Window::new(WINDOW),
+            lengths: Window::new(WINDOW),
+            nonzero_rewards: Window::new(WINDOW),
+            last_eval: None,
+        };
+        let checkpoints = Checkpoints::open(&folder.checkpoints_path(), retention(&config))?;
+        Ok(Self::assemble(
+            config,
+            parts,
+            recorder,
+            checkpoints,
+            tally,
+            0,
+            Duration::ZERO,
+        ))
+    }
+
+    /// A run from the latest usable checkpoint of its folder. Also returns what the user should
+    /// know: damaged checkpoints that were passed over, and whether the run continues exactly.
+    pub fn resume(
+        config: RunConfig,
+        folder: &RunFolder,
+    ) -> Result<(Self, Vec<String>), EngineError> {
+        let mut checkpoints = Checkpoints::open(&folder.checkpoints_path(), retention(&config))?;
+        let (latest, damaged) = checkpoints.latest()?;
+        let mut notes: Vec<String> = damaged.iter().map(ToString::to_string).collect();
+        let mut parts = Parts::make(&config)?;
+        let actor = match &mut parts.collectors {
+            Collectors::Serial(actor) => Some(&mut **actor),
+            Collectors::Waiting(_) | Collectors::Threads(_) => None,
+        };
+        let restored = checkpoint::read(&latest, &mut parts.pupil, actor);
+        let restored = restored.map_err(|Unusable(reason)| EngineError::Checkpoint {
+            path: latest.path().to_owned(),
+            reason,
+        })?;
+        if !restored.exact {
+            notes.push(
+                "the environments start new episodes: only mode=serial, with environments that \
+                 can be saved, continues bit for bit"
+                    .into(),
+            );
+        }
+        let recorder = Recorder::resume(folder, restored.recorder)?;
+        let elapsed = latest.times().and_then(|times| times["elapsed_s"].as_f64());
+        let elapsed = Duration::from_secs_f64(elapsed.unwrap_or(0.0).max(0.0));
+        let (tally, version) = (restored.tally, restored.version);
+        let training = Self::assemble(
+            config,
+            parts,
+            recorder,
+            checkpoints,
+            tally,
+            version,
+            elapsed,
+        );
+        Ok((training, notes))
+    }
+
+    /// Runs to the end, or until `stop` is set, or until `stop_after` steps of the whole run
+    /// are done. Unless an error ended it, a checkpoint is written last.
+    pub fn run(
+        mut self,
+        stop: &AtomicBool,
+        stop_after: Option<u64>,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Outcome, EngineError> {
+        self.set_torch_threads();
+        self.start_threads()?;
+        let reason = loop {
+            if let Some(reason) = self.reason_to_end(stop, stop_after) {
+                break reason;
+            }
+            let before = self.tally.env_steps;
+            self.round()?;
+            let now = self.tally.env_steps;
+            let due = |every: u64| every > 0 && now / every > before / every;
+            watcher.round(&self.status());
+            if due(self.config.settings.eval.every_steps) {
+                self.evaluate(watcher)?;
+            }
+            if due(self.config.settings.log_every_steps) {
+                self.log(watcher)?;
+            }
+            let over = self.reason_to_end(stop, stop_after).is_some();
+            if due(self.config.settings.checkpoint.every_steps) && !over {
+                self.checkpoint(watcher)?;
+            }
+        };
+        let ended = matches!(reason, Reason::Finished | Reason::Solved);
+        if ended && self.clock.last.1 != self.tally.env_steps {
+            self.log(watcher)?;
+        }
+        self.checkpoint(watcher)?;
+        let status = self.status();
+        tracing::info!(?reason, env_steps = status.env_steps, "the run ended");
+        Ok(Outcome { reason, status })
+    }
+
+    fn assemble(
+        config: RunConfig,
+        parts: Parts,
+        recorder: Recorder,
+        checkpoints: Checkpoints,
+        tally: Tally,
+        version: u64,
+        elapsed: Duration,
+    ) -> Self {
+        let values = parts.pupil.learner.weights();
+        Self {
+            clock: Clock {
+                started: Instant::now(),
+                before: elapsed,
+                steps_before: tally.env_steps,
+                last: (elapsed, tally.env_steps, parts.pupil.updates),
+            },
+            config,
+            algorithm: parts.algorithm,
+            device: parts.device,
+            recorder,
+            checkpoints,
+            pupil: parts.pupil,
+            collectors: parts.collectors,
+            weights: Weights { version, values },
+            tally,
+        }
+    }
+
+    fn reason_to_end(&self, stop: &AtomicBool, stop_after: Option<u64>) -> Option<Reason> {
+        let steps = self.tally.env_steps;
+        let solved = self.config.settings.stop_at_return.is_some_and(|goal| {
+            self.tally.returns.is_full() && self.tally.returns.summary().average >= goal
+        });
+        if steps >= self.config.settings.steps {
+            Some(Reason::Finished)
+        } else if solved {
+            Some(Reason::Solved)
+        } else if stop.load(Ordering::Relaxed) {
+            Some(Reason::Interrupted)
+        } else if stop_after.is_some_and(|limit| steps >= limit) {
+            Some(Reason::Paused)
+        } else {
+            None
+        }
+    }
+
+    /// Collects once and learns from it.
+    fn round(&mut self) -> Result<(), EngineError> {
+        let version = self.weights.version;
+        let updates = match &mut self.collectors {
+            Collectors::Serial(actor) => {
+                actor.collect(&self.weights, self.tally.env_steps)?;
+                let episodes = actor.episodes();
+                let rollout = actor.rollout();
+                self.tally
+                    .count(rollout.steps() * rollout.envs(), &episodes);
+                let progress = self.config.progress(&self.tally);
+                self.pupil.absorb(&[(0, rollout)], progress, version)?
+            }
+            Collectors::Threads(pool) => {
+                let lockstep = !self.config.settings.asynchronous;
+                let parcels = match (&self.pupil.feed, lockstep) {
+                    (Feed::Rollouts, _) | (_, true) => pool.receive_all()?,
+                    (Feed::Replay(_), false) if self.pupil.may_take(1) => {
+                        pool.receive_ready(!self.pupil.may_learn())?
+                    }
+                    (Feed::Replay(_), false) => Vec::new(),
+                };
+                for parcel in &parcels {
+                    let rollout = &parcel.rollout;
+                    let steps = rollout.steps() * rollout.envs();
+                    self.tally.count(steps, &parcel.episodes);
+                }
+                let progress = self.config.progress(&self.tally);
+                let rollouts = parcels
+                    .iter()
+                    .map(|parcel| (parcel.first_env, &parcel.rollout));
+                let rollouts: Vec<_> = rollouts.collect();
+                let updates = self.pupil.absorb(&rollouts, progress, version)?;
+                pool.recycle(parcels);
+                updates
+            }
+            Collectors::Waiting(_) => 0,
+        };
+        self.tally.iterations += 1;
+        if updates > 0 {
+            self.weights.values = self.pupil.learner.weights();
+        }
+        if let Collectors::Threads(pool) = &self.collectors {
+            self.weights.version += 1;
+            pool.publish(self.weights.clone(), self.tally.env_steps);
+        } else if updates > 0 {
+            self.weights.version += 1;
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
+        let evaluation = evaluate(
+            &self.config,
+            &*self.algorithm,
+            &self.weights,
+            self.device,
+            self.config.settings.eval.episodes,
+            self.config.settings.seed,
+            self.tally.env_steps,
+        )?;
+        self.tally.last_eval = Some(evaluation.mean());
+        self.recorder
+            .log_eval(self.tally.env_steps, &evaluation.row())?;
+        watcher.evaluated(&self.status(), &evaluation);
+        Ok(())
+    }
+
+    /// One row of metrics, under rlpyt's names and CleanRL's.
+    fn log(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
+        let status = self.status();
+        let (last_time, last_steps, last_updates) = self.clock.last;
+        let seconds = (status.elapsed - last_time).as_secs_f64().max(1e-9);
+        let (new_steps, new_updates) =
+            (status.env_steps - last_steps, status.updates - last_updates);
+        let tally = &mut self.tally;
+        let mut row = Row::new();
+        row.set("Diagnostics/Iteration", tally.iterations as f64);
+        row.set("Diagnostics/CumTime (s)", status.elapsed.as_secs_f64());
+        row.set("Diagnostics/CumSteps", status.env_steps as f64);
+        row.set("Diagnostics/CumCompletedTrajs", status.episodes as f64);
+        row.set("Diagnostics/CumUpdates", status.updates as f64);
+        row.set("Diagnostics/StepsPerSecond", new_steps as f64 / seconds);
+        row.set("Diagnostics/UpdatesPerSecond", new_updates as f64 / seconds);
+        if let Feed::Replay(feed) = &self.pupil.feed {
+            row.set("Diagnostics/CumReplayRatio", feed.ratio());
+            row.set("Diagnostics/ReplaySize", feed.replay.len() as f64);
+        }
+        row.set("Diagnostics/NewCompletedTrajs", tally.new_episodes as f64);
+        let in_window = tally.lengths.values().sum();
+        row.set("Diagnostics/StepsInTrajWindow", in_window);
+        tally.new_episodes = 0;
+        let returns = tally.returns.summary();
+        let lengths = tally.lengths.summary();
+        row.set_summary("Return", &returns);
+        row.set_summary("Length", &lengths);
+        let nonzero: Summary = tally.nonzero_rewards.summary();
+        row.set_summary("NonzeroRewards", &nonzero);
+        row.set("charts/episodic_return", returns.average);
+        row.set("charts/episodic_length", lengths.average);
+        row.set("charts/SPS", new_steps as f64 / seconds);
+        for (name, mean) in self.pupil.means.take() {
+            match name.as_str() {
+                "policy_lag" | "learning_rate" => row.set(format!("charts/{name}"), mean),
+                _ => row.set(format!("losses/{name}"), mean),
+            }
+        }
+        self.recorder.log(status.env_steps, &row)?;
+        self.clock.last = (status.elapsed, status.env_steps, status.updates);
+        tracing::info!(
+            env_steps = status.env_steps,
+            mean_return = status.mean_return,
+            loss = status.loss,
+            steps_per_second = status.steps_per_second.round(),
+            "progress"
+        );
+        watcher.row(&status, &row);
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
+        let status = self.status();
+        let recorder = self.recorder.state()?;
+        let actor = match &self.collectors {
+            Collectors::Serial(actor) => Some(&**actor),
+            Collectors::Waiting(_) | Collectors::Threads(_) => None,
+        };
+        let mut writer = self.checkpoints.begin(status.env_steps)?;
+        let version = self.weights.version;
+        let written = checkpoint::write(
+            &mut writer,
+            &self.pupil,
+            actor,
+            &self.tally,
+            version,
+            recorder,
+        );
+        written.map_err(|Unusable(reason)| EngineError::Checkpoint {
+            path: format!("at step {}", status.env_steps).into(),
+            reason,
+        })?;
+        writer.times(&serde_json::json!({"elapsed_s": status.elapsed.as_secs_f64()}))?;
+        let folder = writer.commit(self.tally.last_eval.or(status.mean_return))?;
+        tracing::info!(folder = %folder.display(), "checkpoint");
+        watcher.checkpointed(&status, &folder);
+        Ok(())
+    }
+
+    fn status(&self) -> Status {
+        let since = self.clock.started.elapsed();
+        let new_steps = self.tally.env_steps - self.clock.steps_before;
+        let returns = &self.tally.returns;
+        Status {
+            env_steps: self.tally.env_steps,
+            total_steps: self.config.settings.steps,
+            episodes: self.tally.episodes,
+            updates: self.pupil.updates,
+            mean_return: (!returns.is_empty()).then(|| returns.summary().average),
+            loss: self.pupil.means.get("loss"),
+            steps_per_second: new_steps as f64 / since.as_secs_f64().max(1e-9),
+            elapsed: self.clock.before + since,
+        }
+    }
+
+    /// Serial and lockstep runs never act and learn at once: the learner may have all cores.
+    fn set_torch_threads(&self) {
+        let settings = &self.config.settings;
+        let cores = cores();
+        let threads = match (settings.torch_threads, settings.asynchronous) {
+            (0, false) => cores,
+            (0, true) => cores.saturating_sub(self.config.actor_threads()).max(1),
+            (given, _) => given,
+        };
+        starling_nets::set_threads(threads);
+    }
+
+    fn start_threads(&mut self) -> Result<(), EngineError> {
+        let Collectors::Waiting(actors) = &mut self.collectors else {
+            return Ok(());
+        };
+        let actors = std::mem::take(actors);
+        let settings = &self.config.settings;
+        let patience = Duration::from_secs_f64(settings.stall_timeout_s);
+        let lockstep = !settings.asynchronous;
+        let pool = Pool::start(actors, lockstep, patience, self.weights.clone())?;
+        self.collectors = Collectors::Threads(pool);
+        Ok(())
+    }
+}
+
+/// What is made the same way for a new and a resumed run.
+struct Parts {
+    algorithm: Box<dyn Algorithm>,
+    device: Device,
+    pupil: Pupil,
+    collectors: Collectors,
+}
+
+impl Parts {
+    fn make(config: &RunConfig) -> Result<Self, EngineError> {
+        let settings = &config.settings;
+        let spec = config.env_spec()?;
+        let algorithm = config.algorithm()?;
+        let device = settings.device.resolve()?;
+        let actor = |first_env: usize, envs: usize| {
+            let place = Place {
+                first_env,
+                envs,
+                total_envs: settings.envs,
+            };
+            Actor::new(
+                spec,
+                &config.env,
+                &*algorithm,
+                device,
+                settings.seed,
+                place,
+                settings.decorrelate_steps,
+            )
+        };
+        let collectors = match settings.mode {
+            Mode::Serial => Collectors::Serial(Box::new(actor(0, settings.envs)?)),
+            Mode::Threads => {
+                let threads = config.actor_threads();
+                let mut actors = Vec::new();
+                for i in 0..threads {
+                    // As even as it goes: the first actors have one more where it must be.
+                    let first = i * settings.envs / threads;
+                    let next = (i + 1) * settings.envs / threads;
+                    actors.push((first, actor(first, next - first)?));
+                }
+                Collectors::Waiting(actors)
+            }
+        };
+        let spaces = spaces_of(&*spec.make(&config.env)?);
+        Ok(Self {
+            pupil: Pupil::new(&*algorithm, &spaces, settings.seed, device, settings.envs)?,
+            algorithm,
+            device,
+            collectors,
+        })
+    }
+}
+
+impl RunConfig {
+    fn actor_threads(&self) -> usize {
+        let settings = &self.settings;
+        let threads = match settings.threads {
+            0 => cores(),
+            given => given,
+        };
+        threads.min(settings.envs)
+    }
+
+    fn progress(&self, tally: &Tally) -> Progress {
+        Progress {
+            env_steps: tally.env_steps,
+            total_steps: self.settings.steps,
+        }
+    }
+}
+
+impl Tally {
+    fn count(&mut self, steps: usize, episodes: &[Episode]) {
+        self.env_steps += steps as u64;
+        self.episodes += episodes.len() as u64;
+        self.new_episodes += episodes.len() as u64;
+        for episode in episodes {
+            self.returns.push(episode.return_);
+            self.lengths.push(episode.length as f64);
+            self.nonzero_rewards.push(episode.nonzero_rewards as f64);
+        }
+    }
+}
+
+/// Plays episodes with the weights of a checkpoint.
+pub fn evaluate_checkpoint(
+    config: &RunConfig,
+    checkpoint: &Checkpoint,
+    episodes: usize,
+    seed: u64,
+) -> Result<Evaluation, EngineError> {
+    let algorithm = config.algorithm()?;
+    let device = config.settings.device.resolve()?;
+    let unusable = |reason: String| EngineError::Checkpoint {
+        path: checkpoint.path().to_owned(),
+        reason,
+    };
+    let saved = checkpoint::read_learner(checkpoint).map_err(|error| unusable(error.0))?;
+    let mut learner = algorithm.learner(config.settings.seed, device);
+    learner
+        .load(&saved)
+        .map_err(|error| unusable(error.to_string()))?;
+    let weights = Weights {
+        version: 0,
+        values: learner.weights(),
+    };
+    evaluate(config, &*algorithm, &weights, device, episodes, seed, 0)
+}
+
+fn retention(config: &RunConfig) -> Retention {
+    let checkpoint = &config.settings.checkpoint;
+    Retention {
+        keep_last: checkpoint.keep_last,
+        milestone_steps: checkpoint.milestone_steps,
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get())
+}
+
+/// Every setting by its dotted name.
+fn flatten(value: &serde_json::Value) -> Vec<(String, String)> {
+    fn walk(path: &str, value: &serde_json::Value, out: &mut Vec<(String, String)>) {
+        match value.as_object() {
+            Some(section) => {
+                for (key, value) in section {
+                    let path = match path {
+                        "" => key.clone(),
+                        _ => format!("{path}.{key}"),
+                    };
+                    walk(&path, value, out);
+                }
+            }
+            None => out.push((path.to_owned(), value.to_string())),
+        }
+    }
+    let mut out = Vec::new();
+    walk("", value, &mut out);
+    out
+}

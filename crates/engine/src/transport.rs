@@ -1,0 +1,307 @@
+//! How rollouts and weights pass between actors and the learner.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use starling_envs::{Episode, Rollout};
+
+/// One version of the weights that actors act with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weights {
+    /// Counts the learner's publications from 0.
+    pub version: u64,
+    /// All parameters in the order of the network's layout.
+    pub values: Vec<f32>,
+}
+
+/// What an actor sends at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parcel {
+    /// Number of the actor.
+    pub actor: usize,
+    /// Number of its first environment among all of the run.
+    pub first_env: usize,
+    /// What it collected.
+    pub rollout: Rollout,
+    /// Episodes that ended meanwhile.
+    pub episodes: Vec<Episode>,
+}
+
+/// The way between actors and the learner. Every implementation passes the same tests.
+///
+/// All queues are bounded and every wait has a deadline. Experience arrives in the order in
+/// which one actor sent it, and nothing is lost before [`close`](Transport::close).
+pub trait Transport: Send + Sync {
+    /// Actor: the latest weights, at least of the given version, waiting for it if necessary.
+    fn weights(&self, at_least: u64, patience: Duration) -> Result<Arc<Weights>, TransportError>;
+
+    /// Actor: sends experience, waiting while the learner has not taken enough of the last.
+    /// Returns a used buffer to fill again, if there is one.
+    fn send(&self, parcel: Parcel, patience: Duration) -> Result<Option<Rollout>, TransportError>;
+
+    /// Actor: says that it cannot go on, and why. The learner's next wait ends with that.
+    fn fail(&self, actor: usize, reason: String);
+
+    /// Learner: makes weights available; never waits for a reader.
+    fn publish(&self, weights: Weights);
+
+    /// Learner: the next parcel, waiting for it at most so long.
+    fn receive(&self, patience: Duration) -> Result<Parcel, TransportError>;
+
+    /// Learner: gives back the buffer of a parcel that was used.
+    fn recycle(&self, rollout: Rollout);
+
+    /// Either side: ends all waits, now and later.
+    fn close(&self);
+}
+
+/// Why a wait ended without what was waited for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransportError {
+    /// The other side did not come in time.
+    #[error(
+        "{who} waited {seconds} s for {what}; the run may be overloaded or stuck (stall_timeout_s)"
+    )]
+    TimedOut {
+        /// Who waited.
+        who: &'static str,
+        /// For what.
+        what: &'static str,
+        /// How long.
+        seconds: u64,
+    },
+    /// An actor reported that it cannot go on.
+    #[error("actor {actor} failed: {reason}")]
+    ActorFailed {
+        /// Number of the actor.
+        actor: usize,
+        /// What it said.
+        reason: String,
+    },
+    /// The run is ending.
+    #[error("the run is ending")]
+    Closed,
+}
+
+/// The transport within one process: a bounded queue and a shared pointer to the weights.
+#[derive(Debug)]
+pub struct InProcess {
+    shared: Mutex<Shared>,
+    changed: Condvar,
+    capacity: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    weights: Option<Arc<Weights>>,
+    parcels: VecDeque<Parcel>,
+    spares: Vec<Rollout>,
+    failure: Option<(usize, String)>,
+    closed: bool,
+}
+
+impl InProcess {
+    /// A transport that holds at most `capacity` parcels.
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            shared: Mutex::default(),
+            changed: Condvar::new(),
+            capacity: capacity.max(1),
+        }
+    }
+
+    /// The lock is held for moving pointers only, never while copying or computing. Nothing
+    /// inside can panic halfway, so a poisoned lock is as good as any.
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `ready` gives something, the run closes, or patience ends.
+    fn wait_for<T>(
+        &self,
+        who: &'static str,
+        what: &'static str,
+        patience: Duration,
+        mut ready: impl FnMut(&mut Shared) -> Option<Result<T, TransportError>>,
+    ) -> Result<T, TransportError> {
+        let deadline = Instant::now() + patience;
+        let mut shared = self.lock();
+        loop {
+            if let Some(result) = ready(&mut shared) {
+                return result;
+            }
+            if shared.closed {
+                return Err(TransportError::Closed);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let seconds = patience.as_secs();
+                return Err(TransportError::TimedOut { who, what, seconds });
+            }
+            let waited = self.changed.wait_timeout(shared, left);
+            shared = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Transport for InProcess {
+    fn weights(&self, at_least: u64, patience: Duration) -> Result<Arc<Weights>, TransportError> {
+        self.wait_for("an actor", "weights from the learner", patience, |shared| {
+            let weights = shared.weights.as_ref()?;
+            (weights.version >= at_least).then(|| Ok(Arc::clone(weights)))
+        })
+    }
+
+    fn send(&self, parcel: Parcel, patience: Duration) -> Result<Option<Rollout>, TransportError> {
+        let mut parcel = Some(parcel);
+        self.wait_for(
+            "an actor",
+            "the learner to take experience",
+            patience,
+            |shared| {
+                if shared.parcels.len() >= self.capacity || shared.closed {
+                    return None;
+                }
+                shared.parcels.extend(parcel.take());
+                self.changed.notify_all();
+                Some(Ok(shared.spares.pop()))
+            },
+        )
+    }
+
+    fn fail(&self, actor: usize, reason: String) {
+        let mut shared = self.lock();
+        shared.failure.get_or_insert((actor, reason));
+        self.changed.notify_all();
+    }
+
+    fn publish(&self, weights: Weights) {
+        let weights = Arc::new(weights);
+        self.lock().weights = Some(weights);
+        self.changed.notify_all();
+    }
+
+    fn receive(&self, patience: Duration) -> Result<Parcel, TransportError> {
+        self.wait_for(
+            "the learner",
+            "experience from an actor",
+            patience,
+            |shared| {
+                if let Some((actor, reason)) = shared.failure.clone() {
+                    return Some(Err(TransportError::ActorFailed { actor, reason }));
+                }
+                let parcel = shared.parcels.pop_front()?;
+                self.changed.notify_all();
+                Some(Ok(parcel))
+            },
+        )
+    }
+
+    fn recycle(&self, rollout: Rollout) {
+        let mut shared = self.lock();
+        if shared.spares.len() < self.capacity {
+            shared.spares.push(rollout);
+        }
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_envs::Space;
+    use starling_tree::Tree;
+
+    const SOON: Duration = Duration::from_millis(20);
+    const PATIENT: Duration = Duration::from_secs(20);
+
+    fn parcel(actor: usize, reward: f32) -> Parcel {
+        let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
+        let nothing = Tree::empty();
+        let mut rollout = Rollout::new(1, 1, &obs, &action, None, &nothing, &nothing);
+        rollout.rewards.as_mut_slice::<f32>()[0] = reward;
+        Parcel {
+            actor,
+            first_env: actor,
+            rollout,
+            episodes: Vec::new(),
+        }
+    }
+
+    fn weights(version: u64) -> Weights {
+        let values = vec![version as f32];
+        Weights { version, values }
+    }
+
+    /// What every transport has to do; `make` gives one that holds two parcels.
+    fn conformance<T: Transport + 'static>(make: impl Fn() -> T) {
+        order_is_kept_and_queues_are_bounded(make());
+        weights_are_waited_for_by_version(make());
+        failures_and_closing_end_waits(make());
+    }
+
+    fn order_is_kept_and_queues_are_bounded(transport: impl Transport + 'static) {
+        let transport = Arc::new(transport);
+        transport.send(parcel(0, 1.0), SOON).unwrap();
+        transport.send(parcel(0, 2.0), SOON).unwrap();
+        let full = transport.send(parcel(0, 9.0), SOON).unwrap_err();
+        assert!(matches!(
+            full,
+            TransportError::TimedOut {
+                who: "an actor",
+                ..
+            }
+        ));
+        let sender = Arc::clone(&transport);
+        let thread = std::thread::spawn(move || sender.send(parcel(0, 3.0), PATIENT));
+        for expected in [1.0, 2.0, 3.0] {
+            let received = transport.receive(PATIENT).unwrap();
+            assert_eq!(received.rollout.rewards.as_slice::<f32>(), [expected]);
+            transport.recycle(received.rollout);
+        }
+        thread.join().unwrap().unwrap();
+        let empty = transport.receive(SOON).unwrap_err();
+        assert!(matches!(
+            empty,
+            TransportError::TimedOut {
+                who: "the learner",
+                ..
+            }
+        ));
+    }
+
+    fn weights_are_waited_for_by_version(transport: impl Transport + 'static) {
+        let transport = Arc::new(transport);
+        assert!(transport.weights(0, SOON).is_err());
+        transport.publish(weights(0));
+        assert_eq!(transport.weights(0, SOON).unwrap().version, 0);
+        assert!(transport.weights(1, SOON).is_err());
+        let reader = Arc::clone(&transport);
+        let thread = std::thread::spawn(move || reader.weights(1, PATIENT));
+        transport.publish(weights(3));
+        assert_eq!(thread.join().unwrap().unwrap().values, [3.0]);
+    }
+
+    fn failures_and_closing_end_waits(transport: impl Transport + 'static) {
+        let transport = Arc::new(transport);
+        let learner = Arc::clone(&transport);
+        let thread = std::thread::spawn(move || learner.receive(PATIENT));
+        transport.fail(3, "no more coins".into());
+        let failed = thread.join().unwrap().unwrap_err();
+        assert_eq!(failed.to_string(), "actor 3 failed: no more coins");
+        let actor = Arc::clone(&transport);
+        let thread = std::thread::spawn(move || actor.weights(0, PATIENT));
+        transport.close();
+        assert_eq!(thread.join().unwrap().unwrap_err(), TransportError::Closed);
+    }
+
+    #[test]
+    fn in_process_conforms() {
+        conformance(|| InProcess::new(2));
+    }
+}
