@@ -65,9 +65,9 @@ impl Axis {
     }
 }
 
-/// A range of no length gets one.
+/// A range of no length, or of one that is lost in rounding, gets one.
 fn widen(low: f64, high: f64) -> (f64, f64) {
-    if high > low {
+    if high - low > 1e-300 + 1e-12 * low.abs().max(high.abs()) {
         return (low, high);
     }
     let margin = if low == 0.0 { 1.0 } else { low.abs() * 0.1 };
@@ -108,9 +108,11 @@ mod tests {
 
     #[test]
     fn a_single_point_has_an_axis() {
-        for value in [0.0, 5.0, -3.0] {
-            let axis = Axis::rounded(value, value, 5);
-            assert!(axis.low < value && value < axis.high && axis.ticks.len() > 2);
+        for value in [0.0, 5.0, -3.0, 1e300] {
+            for high in [value, f64::next_up(value)] {
+                let axis = Axis::rounded(value, high, 5);
+                assert!(axis.low < value && value < axis.high && axis.ticks.len() > 2);
+            }
         }
     }
 }

@@ -76,7 +76,9 @@ impl Frame {
 
 impl Canvas {
     fn draw(&mut self, chart: &Chart) {
-        self.write(&chart.title, LEFT, 52.0, 30.0, Align::Left, self.text);
+        let room = RIGHT - LEFT;
+        let title_size = 30.0 * (room / self.width(&chart.title, 30.0)).min(1.0);
+        self.write(&chart.title, LEFT, 52.0, title_size, Align::Left, self.text);
         let top = self.legend(chart) + 30.0;
         let (low, high) = chart.y_range();
         let first = chart.x.first().copied().unwrap_or(0.0);
