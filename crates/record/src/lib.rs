@@ -24,6 +24,7 @@ mod durable;
 mod error;
 mod folder;
 mod metrics;
+pub mod plot;
 pub mod tensorboard;
 mod utc;
 
@@ -32,3 +33,4 @@ pub use csv::Table;
 pub use error::{Error, Result};
 pub use folder::{GitState, RunFolder, RunInfo, Version, host_name};
 pub use metrics::{Recorder, RecorderState, Row, STEP_COLUMN, Summary, Window};
+pub use plot::{Band, PlotOptions, Run, plot};

@@ -55,7 +55,7 @@ impl Row {
         &self.0
     }
 
-    /// The first number that is infinite or, among the names given by `watched`, not a number.
+    /// The first number that is NaN or infinite among those whose names are `watched`.
     pub fn first_bad(&self, watched: impl Fn(&str) -> bool) -> Option<(&str, f64)> {
         let bad = |(key, value): &&(String, f64)| !value.is_finite() && watched(key);
         self.0.iter().find(bad).map(|(key, value)| (&**key, *value))
