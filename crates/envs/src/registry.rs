@@ -320,3 +320,63 @@ fn unversioned(id: &str) -> &str {
         _ => id,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_found() {
+        for spec in all() {
+            assert_eq!(find(spec.id).unwrap().id, spec.id);
+            assert_eq!(all().iter().filter(|s| s.id == spec.id).count(), 1);
+        }
+    }
+
+    #[test]
+    fn unknown_ids_name_the_nearest() {
+        let nearest = |id: &str| find(id).unwrap_err().nearest;
+        assert_eq!(nearest("cartpole-v1"), ["CartPole-v1"]);
+        assert_eq!(nearest("CartPole-v0"), ["CartPole-v1"]);
+        assert_eq!(nearest("CartPole"), ["CartPole-v1"]);
+        assert_eq!(nearest("CratPole-v1")[0], "CartPole-v1");
+        assert_eq!(
+            nearest("Breakout"),
+            ["MinAtar/Breakout-v1", "MinAtar/Breakout-v0"]
+        );
+        assert_eq!(nearest("minatar/breakout-v1"), ["MinAtar/Breakout-v1"]);
+        assert_eq!(nearest("MinAtar/Freway-v1")[0], "MinAtar/Freeway-v1");
+        assert_eq!(nearest("xyzzy"), [""; 0]);
+        assert_eq!(nearest(""), [""; 0]);
+        let error = find("cartpole-v1").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "there is no environment called 'cartpole-v1'; did you mean 'CartPole-v1'?"
+        );
+    }
+
+    #[test]
+    fn options_that_do_not_apply_are_refused() {
+        let options = EnvOptions {
+            sticky_action_prob: Some(0.2),
+            ..EnvOptions::default()
+        };
+        let refused = |id: &str, options: &EnvOptions| match find(id).unwrap().make(options) {
+            Ok(_) => panic!("{id} accepts {options:?}"),
+            Err(error) => error.to_string(),
+        };
+        assert!(find("MinAtar/Breakout-v1").unwrap().make(&options).is_ok());
+        let error = refused("CartPole-v1", &options);
+        assert!(error.contains("no option 'sticky_action_prob'"), "{error}");
+        for (id, options) in [
+            ("MinAtar/Breakout-v1", r#"{"sticky_action_prob": 1.5}"#),
+            ("CartPole-v1", r#"{"max_episode_steps": 0}"#),
+        ] {
+            let error = refused(id, &serde_json::from_str(options).unwrap());
+            assert!(error.contains("must be"), "{error}");
+        }
+        let unknown = serde_json::from_str::<EnvOptions>(r#"{"sticky": 0.1}"#);
+        assert!(unknown.is_err());
+        assert_eq!(serde_json::to_string(&EnvOptions::default()).unwrap(), "{}");
+    }
+}

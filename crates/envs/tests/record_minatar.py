@@ -61,13 +61,12 @@ class Draws:
         return np.array([self._integer(low, high) for _ in range(size)])
 
 
-def survives(env, move, then, depth):
-    """Whether `move` and then a few random ones keep the game going, in one imagined future."""
+def survives(env, move, depth):
+    """Whether `move` and then some others keep the game going, in an imagined future."""
     env = copy.deepcopy(env)
-    for choice in [move, *then[:depth]]:
-        if env.act(choice)[1]:
-            return False
-    return True
+    if env.act(move)[1]:
+        return False
+    return depth == 0 or any(survives(env, then, depth - 1) for then in (STAY, UP, DOWN, LEFT, RIGHT))
 
 
 def goal(game, env, rng):
@@ -75,19 +74,15 @@ def goal(game, env, rng):
     state = env.state()
     channel = env.env.channels
     if game == "breakout":
-        ball = np.argwhere(state[:, :, channel["ball"]])[0]
-        trail = np.argwhere(state[:, :, channel["trail"]])[0]
         paddle = np.argwhere(state[:, :, channel["paddle"]])[0][1]
-        column, row = ball[1], ball[0]
-        if row > trail[0]:
-            # Where it will come down.
-            step = ball[1] - trail[1] or 1
-            while row < 9:
-                row += 1
-                column += step
-                if not 0 <= column <= 9:
-                    column -= step
-                    step = -step
+        # Where the ball comes down next, in a copy of the game that goes on without us.
+        future = copy.deepcopy(env)
+        for _ in range(30):
+            state = future.state()
+            ball = np.argwhere(state[:, :, channel["ball"]])[0]
+            if ball[0] == 8 or future.act(STAY)[1]:
+                break
+        column = ball[1]
         return LEFT if column < paddle else RIGHT if column > paddle else STAY
     if game == "freeway":
         return UP if rng.rand() < 0.9 else DOWN
@@ -106,11 +101,13 @@ def goal(game, env, rng):
         targets = np.argwhere(state[:, :, channel["diver"]])
         aboard = state[9, :, channel["diver_guage"]].sum()
         air = state[9, :, channel["oxygen_guage"]].sum()
-        if aboard == 6 or (aboard and air <= 2):
+        # In some games the submarine stays down until it is out of air.
+        stays_down = env.env.ramp_index % 4 == 3
+        if (aboard == 6 or (aboard and air <= 2)) and not stays_down:
             return UP
         if rng.rand() < 0.2:
             return FIRE
-        if me[0] == 0:
+        if me[0] == 0 or (stays_down and me[0] == 1):
             return DOWN
     if len(targets) == 0:
         return int(rng.randint(5))
@@ -121,14 +118,14 @@ def goal(game, env, rng):
 
 
 def choose(game, env, rng, careless):
-    wanted = goal(game, env, rng) if rng.rand() < 0.85 else int(rng.randint(6))
+    wanted = goal(game, env, rng) if rng.rand() < (0.5 if careless else 0.95) else int(rng.randint(6))
     if careless or game in ("breakout", "freeway"):
         return wanted
     order = [wanted, *rng.permutation(6).tolist()]
-    for depth in (3, 1, 0):
+    for depth in (5, 2, 0):
         for move in order:
-            then = rng.randint(6, size=(2, 3)).tolist()
-            if all(survives(env, move, moves, depth) for moves in then):
+            # Twice, for chance plays a part.
+            if survives(env, move, depth) and survives(env, move, depth):
                 return move
     return wanted
 

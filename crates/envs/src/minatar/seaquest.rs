@@ -16,7 +16,7 @@ const DIVER_GAUGE: usize = 8;
 const DIVER: usize = 9;
 
 const MAX_OXYGEN: i32 = 200;
-const MAX_DIVERS: i8 = 6;
+const MAX_DIVERS: i32 = 6;
 const SHOT_INTERVAL: i32 = 5;
 const ENEMY_SHOT_INTERVAL: i32 = 10;
 const DIVER_SPAWN_INTERVAL: i32 = 30;
@@ -38,8 +38,9 @@ pub struct Seaquest {
     row: i8,
     faces_right: bool,
     oxygen: i32,
-    /// Divers aboard. One fewer than none after a full rescue, which costs one as well.
-    aboard: i8,
+    /// Divers aboard. A full rescue takes all six and one more, so that there can be less than
+    /// none; then surfacing takes one of them each time and is no longer in vain.
+    aboard: i32,
     at_surface: bool,
     bullets: Vec<Swimmer>,
     enemy_bullets: Vec<Swimmer>,
@@ -143,7 +144,7 @@ impl Seaquest {
     fn move_bullets(&mut self) -> u32 {
         let mut hits = 0;
         let (fish, subs) = (&mut self.fish, &mut self.enemy_subs);
-        self.bullets.retain_mut(|bullet| {
+        retain_from_last(&mut self.bullets, |bullet| {
             if !bullet.swim() {
                 return false;
             }
@@ -160,10 +161,10 @@ impl Seaquest {
         let aboard = &mut self.aboard;
         let mut boards = |diver: &Swimmer| {
             let boards = diver.is_at(sub) && *aboard < MAX_DIVERS;
-            *aboard += i8::from(boards);
+            *aboard += i32::from(boards);
             boards
         };
-        self.divers.retain_mut(|diver| {
+        retain_from_last(&mut self.divers, |diver| {
             if boards(diver) {
                 return false;
             }
@@ -186,7 +187,8 @@ impl Seaquest {
             &mut self.fish
         };
         let (mut hits, mut over) = (0, false);
-        enemies.retain_mut(|enemy| {
+        retain_from_last(enemies, |enemy| {
+            let mut stays = true;
             over |= enemy.is_at(sub);
             if enemy.move_timer > 0 {
                 enemy.move_timer -= 1;
@@ -199,9 +201,10 @@ impl Seaquest {
                     over = true;
                 } else if remove_at(&mut self.bullets, (enemy.column, enemy.row)) {
                     hits += 1;
-                    return false;
+                    stays = false;
                 }
             }
+            // A submarine may shoot even as it is hit.
             if subs {
                 if enemy.shot_timer > 0 {
                     enemy.shot_timer -= 1;
@@ -210,7 +213,7 @@ impl Seaquest {
                     self.enemy_bullets.push(*enemy);
                 }
             }
-            true
+            stays
         });
         (hits, over)
     }
@@ -219,7 +222,7 @@ impl Seaquest {
     fn move_enemy_bullets(&mut self) -> bool {
         let sub = (self.column, self.row);
         let mut over = false;
-        self.enemy_bullets.retain_mut(|bullet| {
+        retain_from_last(&mut self.enemy_bullets, |bullet| {
             over |= bullet.is_at(sub);
             let inside = bullet.swim();
             over |= bullet.is_at(sub);
@@ -231,7 +234,7 @@ impl Seaquest {
     /// Uses air below the surface and takes in some at it; returns the reward for rescued
     /// divers, and whether we suffocate or have come up in vain.
     fn breathe(&mut self, ramping: bool) -> (f32, bool) {
-        let suffocates = self.oxygen < 0;
+        let suffocates = self.oxygen <= 0;
         if self.row > 0 {
             self.oxygen -= 1;
             self.at_surface = false;
@@ -318,7 +321,7 @@ impl Game for Seaquest {
         for column in 0..gauge(self.oxygen) as i8 {
             board.set(OXYGEN_GAUGE, LAST, column);
         }
-        for column in LAST - self.aboard.max(0)..LAST {
+        for column in LAST - self.aboard.max(0) as i8..LAST {
             board.set(DIVER_GAUGE, LAST, column);
         }
         for bullet in &self.bullets {
@@ -341,6 +344,16 @@ impl Game for Seaquest {
     }
 }
 
+/// Keeps those that `stays` is true of. The last one moves first, which decides who is hit where
+/// several meet.
+fn retain_from_last(swimmers: &mut Vec<Swimmer>, mut stays: impl FnMut(&mut Swimmer) -> bool) {
+    for i in (0..swimmers.len()).rev() {
+        if !stays(&mut swimmers[i]) {
+            swimmers.remove(i);
+        }
+    }
+}
+
 /// Removes the first one at a place; returns whether there was one.
 fn remove_at(swimmers: &mut Vec<Swimmer>, place: (i8, i8)) -> bool {
     let found = swimmers.iter().position(|swimmer| swimmer.is_at(place));
@@ -350,4 +363,96 @@ fn remove_at(swimmers: &mut Vec<Swimmer>, place: (i8, i8)) -> bool {
 /// The part of the air that is left, in tenths.
 fn gauge(oxygen: i32) -> i32 {
     (oxygen * 10).div_euclid(MAX_OXYGEN)
+}
+
+/// What the package does where several things meet in a cell, which recorded games hardly show.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream;
+
+    fn swimmer(column: i8, row: i8, to_right: bool, move_timer: i32, shot_timer: i32) -> Swimmer {
+        Swimmer {
+            column,
+            row,
+            to_right,
+            move_timer,
+            shot_timer,
+        }
+    }
+
+    /// The submarine in deep water, with nothing about to appear.
+    fn dive() -> Seaquest {
+        let mut game = Seaquest::default();
+        game.reset(&mut stream(0, "unused", 0));
+        game.row = 5;
+        game.at_surface = false;
+        game
+    }
+
+    fn stay(game: &mut Seaquest) -> (f32, bool) {
+        game.play(Move::Stay, true, &mut stream(0, "unused", 0))
+    }
+
+    #[test]
+    fn a_submarine_shoots_even_as_it_is_hit() {
+        let mut game = dive();
+        game.bullets.push(swimmer(2, 3, true, 0, 0));
+        game.enemy_subs.push(swimmer(4, 3, false, 0, 0));
+        assert_eq!(stay(&mut game), (1.0, false));
+        assert!(game.enemy_subs.is_empty() && game.bullets.is_empty());
+        assert_eq!(game.enemy_bullets.len(), 1);
+        assert!(game.enemy_bullets[0].is_at((2, 3)));
+    }
+
+    #[test]
+    fn of_two_bullets_the_later_one_hits_the_earlier_fish() {
+        let mut game = dive();
+        game.bullets = vec![swimmer(2, 3, true, 0, 0), swimmer(4, 3, false, 0, 0)];
+        game.fish.push(swimmer(3, 3, true, 4, 0));
+        assert_eq!(stay(&mut game), (1.0, false));
+        assert!(game.fish.is_empty());
+        assert!(game.bullets.len() == 1 && game.bullets[0].to_right);
+
+        let mut game = dive();
+        game.bullets = vec![swimmer(3, 5, true, 0, 0)];
+        game.fish = vec![swimmer(4, 5, true, 3, 0), swimmer(4, 5, true, 2, 0)];
+        assert_eq!(stay(&mut game), (1.0, false));
+        assert!(game.fish.len() == 1 && game.fish[0].move_timer == 1);
+    }
+
+    #[test]
+    fn the_last_diver_takes_the_last_seat() {
+        let mut game = dive();
+        game.aboard = 5;
+        game.divers = vec![
+            swimmer(5, 5, true, 3, 0),
+            swimmer(5, 5, true, 2, 0),
+            swimmer(4, 5, true, 0, 0),
+            swimmer(4, 5, true, 0, 0),
+        ];
+        stay(&mut game);
+        assert_eq!(game.aboard, 6);
+        let timers: Vec<i32> = game.divers.iter().map(|d| d.move_timer).collect();
+        assert_eq!(timers, [2, 1, 5]);
+    }
+
+    #[test]
+    fn air_runs_out_at_zero_even_while_surfacing() {
+        for (oxygen, over) in [(1, false), (0, true)] {
+            let mut game = dive();
+            (game.row, game.aboard, game.oxygen) = (0, 2, oxygen);
+            assert_eq!(stay(&mut game), (0.0, over));
+            assert_eq!((game.aboard, game.oxygen), (1, MAX_OXYGEN));
+        }
+    }
+
+    #[test]
+    fn a_full_rescue_pays_by_the_air_and_takes_a_seventh_diver() {
+        let mut game = dive();
+        (game.row, game.aboard, game.oxygen) = (0, 6, 150);
+        assert_eq!(stay(&mut game), (7.0, false));
+        assert_eq!(game.aboard, -1);
+        assert_eq!((game.spawn_interval, game.move_interval), (19, 5));
+    }
 }

@@ -1,0 +1,99 @@
+//! Steps per second of one thread through the vector, for every environment of the table:
+//! `cargo bench -p starling-envs`, or `cargo bench -p starling-envs -- Breakout` for some.
+//!
+//! Random actions are drawn and written into the columns as part of the measured time. The
+//! speed is that of the median rollout of 64 steps of 64 environments in two seconds, so that
+//! other work on the machine hardly disturbs it. Beside it stand its ratios to what we aim at
+//! and to the peer: the environments of Gymnasium 1.4 and of the package minatar 1.0.15.
+#![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
+
+use std::time::{Duration, Instant};
+
+use rand::RngExt as _;
+use starling_envs::{EnvError, EnvOptions, EnvSpec, Rollout, Space, VecEnv, registry, stream};
+use starling_tree::Tree;
+
+const ENVS: usize = 64;
+const STEPS: usize = 64;
+const RUN: Duration = Duration::from_secs(2);
+
+/// Steps per second of the peers in Python, by `peer_speed.py` on one core of an AMD EPYC.
+const PEERS: &[(&str, f64)] = &[
+    ("CartPole-v1", 163_588.0),
+    ("MountainCar-v0", 94_235.0),
+    ("MountainCarContinuous-v0", 449_456.0),
+    ("Acrobot-v1", 13_855.0),
+    ("Pendulum-v1", 91_264.0),
+    ("MinAtar/Asterix-v1", 313_396.0),
+    ("MinAtar/Breakout-v1", 397_829.0),
+    ("MinAtar/Freeway-v1", 145_833.0),
+    ("MinAtar/Seaquest-v1", 218_121.0),
+    ("MinAtar/SpaceInvaders-v1", 15_382.0),
+];
+
+fn main() -> Result<(), EnvError> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let wanted: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
+    println!(
+        "{:<26} {:>12} {:>9} {:>9}",
+        "environment", "steps/s", "target", "peer"
+    );
+    for spec in registry::all() {
+        if !wanted.is_empty() && !wanted.iter().any(|name| spec.id.contains(name.as_str())) {
+            continue;
+        }
+        let speed = measure(spec)?;
+        let target = match (spec.id, spec.family) {
+            ("CartPole-v1", _) => format!("{:.2}x", speed / 5e6),
+            (_, "minatar") => format!("{:.2}x", speed / 1e6),
+            _ => String::new(),
+        };
+        let peer = PEERS.iter().find(|(id, _)| *id == spec.id);
+        let peer = peer.map_or(String::new(), |(_, peer)| format!("{:.0}x", speed / peer));
+        println!("{:<26} {speed:>12.0} {target:>9} {peer:>9}", spec.id);
+    }
+    Ok(())
+}
+
+fn measure(spec: &EnvSpec) -> Result<f64, EnvError> {
+    let mut vector = VecEnv::new(spec, &EnvOptions::default(), ENVS, 0, "env", 0)?;
+    let mut rollout = Rollout::new(
+        STEPS,
+        ENVS,
+        vector.observation_space(),
+        vector.action_space(),
+        vector.legal_actions(),
+        &Tree::empty(),
+        &Tree::empty(),
+    );
+    let action_space = vector.action_space().clone();
+    let mut rng = stream(0, "actions", 0);
+    vector.reset(&mut rollout)?;
+    let start = Instant::now();
+    let mut times = Vec::new();
+    while start.elapsed() < RUN {
+        let before = Instant::now();
+        for t in 0..STEPS {
+            match action_space {
+                Space::Discrete { n } => {
+                    for action in rollout.actions.at_mut(&[t]).as_mut_slice::<i64>() {
+                        *action = rng.random_range(0..n as i64);
+                    }
+                }
+                _ => {
+                    for b in 0..ENVS {
+                        let action = rollout.actions.at_mut(&[t, b]);
+                        action_space.sample(&mut rng, None, action);
+                    }
+                }
+            }
+            vector.step(t, &mut rollout)?;
+        }
+        rollout.carry_over();
+        vector.finished().for_each(drop);
+        times.push(before.elapsed());
+    }
+    times.sort_unstable();
+    let median = times[times.len() / 2].as_secs_f64();
+    Ok((STEPS * ENVS) as f64 / median)
+}
