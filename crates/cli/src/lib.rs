@@ -29,6 +29,7 @@ pub use starling_tree as tree;
 
 use starling_record::{RunFolder, RunInfo, Version};
 
+pub mod bench;
 pub mod presets;
 pub mod settings;
 

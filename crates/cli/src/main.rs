@@ -1,6 +1,10 @@
 //! The `starling` command: one file per subcommand under `commands/`.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line prints"
+)]
 
 use std::process::ExitCode;
 

@@ -16,7 +16,7 @@ mod pool;
 mod run;
 mod transport;
 
-pub use collect::Actor;
+pub use collect::{Actor, CollectError, Place};
 pub use config::{
     CheckpointConfig, EvalConfig, Mode, RunConfig, Settings, merge as merge_settings,
 };

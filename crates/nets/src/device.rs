@@ -41,7 +41,7 @@ pub enum DeviceError {
 impl DeviceChoice {
     /// The device it means on this machine.
     pub fn resolve(self) -> Result<Device, DeviceError> {
-        let found = Cuda::device_count().max(0) as usize;
+        let found = cuda_devices();
         match self {
             DeviceChoice::Cpu => Ok(Device::Cpu),
             DeviceChoice::Auto if found == 0 => Ok(Device::Cpu),
@@ -109,6 +109,16 @@ pub fn load_cuda() -> bool {
 /// Sets how many threads libtorch uses for one operation that is called from this thread.
 pub fn set_threads(threads: usize) {
     tch::set_num_threads(threads.clamp(1, 1024) as i32);
+}
+
+/// How many threads libtorch uses for one operation that is called from this thread.
+pub fn threads() -> usize {
+    tch::get_num_threads().max(1) as usize
+}
+
+/// CUDA devices that can be used.
+pub fn cuda_devices() -> usize {
+    Cuda::device_count().max(0) as usize
 }
 
 /// The version of libtorch that this crate is made for.

@@ -19,7 +19,9 @@ mod schedule;
 mod torso;
 
 pub use convert::{array_of, tensor_of, tensor_of_view, tree_of};
-pub use device::{DeviceChoice, DeviceError, load_cuda, set_threads, torch_version};
+pub use device::{
+    DeviceChoice, DeviceError, cuda_devices, load_cuda, set_threads, threads, torch_version,
+};
 pub use distribution::{Distribution, PolicyHead, argmax, sample_categorical};
 pub use init::Init;
 pub use layers::{Activation, Conv2d, Linear, Lstm};

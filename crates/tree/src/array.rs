@@ -241,12 +241,21 @@ pub struct ViewMut<'a> {
     pub bytes: &'a mut [u8],
 }
 
-impl ViewMut<'_> {
+impl<'a> ViewMut<'a> {
     /// The elements, to be written.
     ///
     /// # Panics
     /// When `T` is not the element type.
     pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
+        check_dtype::<T>(self.dtype);
+        bytemuck::cast_slice_mut(self.bytes)
+    }
+
+    /// The elements, to be written, for as long as the array is borrowed.
+    ///
+    /// # Panics
+    /// When `T` is not the element type.
+    pub fn into_mut_slice<T: Element>(self) -> &'a mut [T] {
         check_dtype::<T>(self.dtype);
         bytemuck::cast_slice_mut(self.bytes)
     }

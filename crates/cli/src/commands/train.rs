@@ -78,11 +78,21 @@ impl Wanted {
 /// Any text is accepted here, so that a wrong name gets our own message with the nearest names;
 /// the known ones are offered for completion.
 fn env_ids() -> Offered {
-    Offered(|| starling::envs::registry::all().iter().map(|env| env.id).collect())
+    Offered(|| {
+        starling::envs::registry::all()
+            .iter()
+            .map(|env| env.id)
+            .collect()
+    })
 }
 
 fn algo_names() -> Offered {
-    Offered(|| starling::algos::registry::all().iter().map(|algo| algo.name).collect())
+    Offered(|| {
+        starling::algos::registry::all()
+            .iter()
+            .map(|algo| algo.name)
+            .collect()
+    })
 }
 
 #[derive(Clone)]

@@ -1,23 +1,24 @@
-//! Steps per second of one thread through the vector, for every environment of the table:
-//! `cargo bench -p starling-envs`, or `cargo bench -p starling-envs -- Breakout` for some.
+//! Steps per second of one thread through the vector, for every environment of the table.
 //!
 //! Random actions are drawn and written into the columns as part of the measured time. The
 //! speed is that of the median rollout of 64 steps of 64 environments in two seconds, so that
 //! other work on the machine hardly disturbs it. Beside it stand its ratios to what we aim at
 //! and to the peer: the environments of Gymnasium 1.4 and of the package minatar 1.0.15.
-#![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use rand::RngExt as _;
 use starling_envs::{EnvError, EnvOptions, EnvSpec, Rollout, Space, VecEnv, registry, stream};
 use starling_tree::Tree;
 
+use super::BenchError;
+
 const ENVS: usize = 64;
 const STEPS: usize = 64;
 const RUN: Duration = Duration::from_secs(2);
 
-/// Steps per second of the peers in Python, by `peer_speed.py` on one core of an AMD EPYC.
+/// Steps per second of the peers in Python, by `peer_env_speed.py` on one core of an AMD EPYC.
 const PEERS: &[(&str, f64)] = &[
     ("CartPole-v1", 163_588.0),
     ("MountainCar-v0", 94_235.0),
@@ -31,15 +32,16 @@ const PEERS: &[(&str, f64)] = &[
     ("MinAtar/SpaceInvaders-v1", 15_382.0),
 ];
 
-fn main() -> Result<(), EnvError> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let wanted: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
-    println!(
+/// Measures the environments whose id contains `wanted`.
+pub(super) fn run(wanted: &str, out: &mut dyn Write) -> Result<(), BenchError> {
+    let head = ["environment", "steps/s", "target", "peer"];
+    writeln!(
+        out,
         "{:<26} {:>12} {:>9} {:>9}",
-        "environment", "steps/s", "target", "peer"
-    );
+        head[0], head[1], head[2], head[3]
+    )?;
     for spec in registry::all() {
-        if !wanted.is_empty() && !wanted.iter().any(|name| spec.id.contains(name.as_str())) {
+        if !spec.id.contains(wanted) {
             continue;
         }
         let speed = measure(spec)?;
@@ -50,7 +52,7 @@ fn main() -> Result<(), EnvError> {
         };
         let peer = PEERS.iter().find(|(id, _)| *id == spec.id);
         let peer = peer.map_or(String::new(), |(_, peer)| format!("{:.0}x", speed / peer));
-        println!("{:<26} {speed:>12.0} {target:>9} {peer:>9}", spec.id);
+        writeln!(out, "{:<26} {speed:>12.0} {target:>9} {peer:>9}", spec.id)?;
     }
     Ok(())
 }

@@ -1,0 +1,69 @@
+//! Measurements of the hot paths on this machine, each beside a named baseline.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use starling_envs::EnvError;
+use starling_nets::ShapeMismatch;
+use starling_replay::ReplayError;
+
+mod collect;
+mod envs;
+mod replay;
+
+/// What ends a measurement.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The results could not be written.
+    #[error(transparent)]
+    Write(#[from] std::io::Error),
+    /// An environment failed.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// The replay refused something.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// Weights do not fit.
+    #[error(transparent)]
+    Weights(#[from] ShapeMismatch),
+    /// A run could not be set up.
+    #[error(transparent)]
+    Settings(#[from] Box<crate::settings::SettingsError>),
+    /// Collecting failed.
+    #[error(transparent)]
+    Engine(#[from] Box<crate::EngineError>),
+}
+
+/// Stepping environments through the vector, one core; those whose id contains `wanted`.
+pub fn envs(wanted: &str, out: &mut dyn Write) -> Result<(), BenchError> {
+    envs::run(wanted, out)
+}
+
+/// The sum tree, and prioritized transitions of pictures.
+pub fn replay(out: &mut dyn Write) -> Result<(), BenchError> {
+    replay::run(out)
+}
+
+/// What collecting costs beside the environment and the network.
+pub fn collect(out: &mut dyn Write) -> Result<(), BenchError> {
+    collect::run(out)
+}
+
+/// Calls per second: the best of five parts of 0.4 s after one to warm up, so that other work
+/// on the machine hardly disturbs it.
+fn rate<E>(mut f: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
+    let mut part = || {
+        let (start, mut calls) = (Instant::now(), 0u32);
+        while start.elapsed() < Duration::from_millis(400) {
+            f()?;
+            calls += 1;
+        }
+        Ok(f64::from(calls) / start.elapsed().as_secs_f64())
+    };
+    part()?;
+    let mut best: f64 = 0.0;
+    for _ in 0..5 {
+        best = best.max(part()?);
+    }
+    Ok(best)
+}

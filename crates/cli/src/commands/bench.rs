@@ -1,0 +1,42 @@
+//! `starling bench`: the hot paths on this machine.
+
+use std::process::ExitCode;
+
+use starling::bench;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to measure
+    #[arg(value_enum, default_value_t = What::All)]
+    what: What,
+    /// Only environments whose id contains this
+    #[arg(long, default_value = "")]
+    env: String,
+}
+
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum What {
+    /// Everything
+    All,
+    /// Stepping environments
+    Envs,
+    /// Drawing from the replay
+    Replay,
+    /// Collecting with a policy
+    Collect,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let out = &mut std::io::stdout();
+    let wanted = |what| args.what == What::All || args.what == what;
+    if wanted(What::Envs) {
+        bench::envs(&args.env, out)?;
+    }
+    if wanted(What::Replay) {
+        bench::replay(out)?;
+    }
+    if wanted(What::Collect) {
+        bench::collect(out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,45 @@
+//! `starling check-env`: mistakes of environments that make learning fail.
+
+use std::process::ExitCode;
+
+use starling::envs::{EnvOptions, check, registry};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Environment
+    id: String,
+    /// Steps to take
+    #[arg(long, default_value_t = 10_000)]
+    steps: u64,
+    /// Seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let spec = registry::find(&args.id)?;
+    let mut env = spec.make(&EnvOptions::default())?;
+    let report = check::check(&mut *env, args.seed, args.steps);
+    for finding in &report.findings {
+        println!("{finding}");
+    }
+    let verdict = match report.passed() {
+        true => "nothing is wrong",
+        false => "see above",
+    };
+    println!(
+        "{}: {verdict}; {} steps, {} episodes, {:.0} steps/s, {}",
+        args.id,
+        report.steps,
+        report.episodes,
+        report.steps_per_second,
+        match report.can_be_saved {
+            true => "runs can be resumed exactly",
+            false => "its state cannot be saved",
+        }
+    );
+    Ok(match report.passed() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
