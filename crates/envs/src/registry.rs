@@ -10,7 +10,9 @@ use crate::wrappers::TimeLimit;
 use crate::{Env, EnvError, classic};
 
 /// One line of the table: an environment that can be made by its id.
-#[derive(Debug)]
+///
+/// A line of your own need not be in the table: whatever takes an `&EnvSpec` takes it as well.
+#[derive(Clone, Debug)]
 pub struct EnvSpec {
     /// Its name, as Gymnasium spells it: `CartPole-v1`, `MinAtar/Breakout-v1`.
     pub id: &'static str,
@@ -24,8 +26,8 @@ pub struct EnvSpec {
     pub summary: &'static str,
     /// The names of the [`EnvOptions`] that it has beside `max_episode_steps`.
     pub options: &'static [&'static str],
-    /// Makes it, without the limit on steps.
-    bare: fn(&EnvOptions) -> Result<Box<dyn Env>, EnvError>,
+    /// Makes it without the limit on steps, which [`make`](EnvSpec::make) adds.
+    pub bare: fn(&EnvOptions) -> Result<Box<dyn Env>, EnvError>,
 }
 
 impl EnvSpec {

@@ -188,3 +188,51 @@ fn draw_choice(n: usize, legal: Option<&[u8]>, rng: &mut Rng) -> usize {
     let mut choices = legal.iter().enumerate().filter(|(_, flag)| **flag != 0);
     choices.nth(chosen).map_or(0, |(choice, _)| choice)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream;
+    use starling_tree::Array;
+
+    #[test]
+    fn samples_are_legal_and_within_bounds() {
+        let mut rng = stream(1, "sample", 0);
+        let mut choice = Array::zeros(DType::I64, &[1]);
+        let mut seen = [0; 4];
+        for _ in 0..200 {
+            let space = Space::Discrete { n: 4 };
+            space.sample(&mut rng, Some(&[0, 1, 0, 1]), choice.at_mut(&[0]));
+            seen[choice.as_slice::<i64>()[0] as usize] += 1;
+        }
+        assert!(seen[0] == 0 && seen[2] == 0, "{seen:?}");
+        assert!(seen[1] > 50 && seen[3] > 50, "{seen:?}");
+
+        let mut numbers = Array::zeros(DType::F32, &[1, 5]);
+        let space = Space::Dict(vec![
+            (
+                "throttle".into(),
+                Space::vector(
+                    &[-2.0, f32::NEG_INFINITY, 3.0, f32::NEG_INFINITY],
+                    &[-1.0, f32::INFINITY, f32::INFINITY, 0.5],
+                ),
+            ),
+            ("gear".into(), Space::Discrete { n: 2 }),
+        ]);
+        for _ in 0..200 {
+            space.sample(&mut rng, None, numbers.at_mut(&[0]));
+            let values = numbers.as_slice::<f32>();
+            let within = [
+                (-2.0, -1.0),
+                (-1.0, 1.0),
+                (3.0, 4.0),
+                (-0.5, 0.5),
+                (0.0, 1.0),
+            ];
+            for (value, (low, high)) in values.iter().zip(within) {
+                assert!((low..=high).contains(value), "{values:?}");
+            }
+            assert_eq!(values[4].fract(), 0.0);
+        }
+    }
+}

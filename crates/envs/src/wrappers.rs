@@ -91,3 +91,35 @@ pub(crate) fn load<'a, S: Deserialize<'a>>(snapshot: &'a [u8]) -> Result<S, EnvE
         Err(error) => Err(EnvError::Snapshot(error.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classic::Pendulum;
+    use crate::stream;
+    use starling_tree::{Array, DType, Tree};
+
+    #[test]
+    fn the_limit_counts_anew_after_a_reset_and_from_a_snapshot() {
+        let mut rng = stream(0, "limit", 0);
+        let mut row = Tree::Leaf(Array::zeros(DType::F32, &[3]));
+        let mut env = TimeLimit::new(Pendulum::new(), 3);
+        let mut truncations = |env: &mut TimeLimit<Pendulum>, steps: usize| -> Vec<bool> {
+            let step = |_| {
+                let obs = ObsMut::at(&mut row, &[]);
+                let step = env.step(Action::Continuous(&[0.0]), &mut rng, obs);
+                step.unwrap().truncated
+            };
+            (0..steps).map(step).collect()
+        };
+        assert_eq!(truncations(&mut env, 1), [false]);
+        let snapshot = env.snapshot().unwrap();
+        assert_eq!(truncations(&mut env, 2), [false, true]);
+        env.restore(&snapshot).unwrap();
+        assert_eq!(truncations(&mut env, 2), [false, true]);
+        let mut start = Tree::Leaf(Array::zeros(DType::F32, &[3]));
+        let obs = ObsMut::at(&mut start, &[]);
+        env.reset(&mut stream(0, "limit", 1), obs).unwrap();
+        assert_eq!(truncations(&mut env, 3), [false, false, true]);
+    }
+}

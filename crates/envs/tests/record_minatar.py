@@ -66,7 +66,10 @@ def survives(env, move, depth):
     env = copy.deepcopy(env)
     if env.act(move)[1]:
         return False
-    return depth == 0 or any(survives(env, then, depth - 1) for then in (STAY, UP, DOWN, LEFT, RIGHT))
+    if depth == 0:
+        return True
+    then = (STAY, UP, DOWN, LEFT, RIGHT)
+    return any(survives(env, choice, depth - 1) for choice in then)
 
 
 def goal(game, env, rng):
@@ -118,7 +121,8 @@ def goal(game, env, rng):
 
 
 def choose(game, env, rng, careless):
-    wanted = goal(game, env, rng) if rng.rand() < (0.5 if careless else 0.95) else int(rng.randint(6))
+    on_purpose = rng.rand() < (0.5 if careless else 0.95)
+    wanted = goal(game, env, rng) if on_purpose else int(rng.randint(6))
     if careless or game in ("breakout", "freeway"):
         return wanted
     order = [wanted, *rng.permutation(6).tolist()]

@@ -72,10 +72,10 @@ proptest! {
     }
 
     #[test]
-    fn a_broken_snapshot_is_refused_or_harmless(
+    fn a_snapshot_cut_short_or_too_long_is_refused(
         seed in any::<u64>(),
         cut in 0usize..200,
-        flip in any::<u8>(),
+        extra in any::<u8>(),
     ) {
         for spec in registry::all() {
             let mut env = spec.make(&EnvOptions::default()).unwrap();
@@ -90,7 +90,7 @@ proptest! {
             let short = &whole[..cut.min(whole.len() - 1)];
             prop_assert!(env.restore(short).is_err(), "{}", spec.id);
             let mut long = whole.clone();
-            long.push(flip);
+            long.push(extra);
             prop_assert!(env.restore(&long).is_err(), "{}", spec.id);
             env.restore(&whole).unwrap();
             prop_assert_eq!(env.snapshot(), Some(whole));

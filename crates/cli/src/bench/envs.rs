@@ -20,16 +20,16 @@ const RUN: Duration = Duration::from_secs(2);
 
 /// Steps per second of the peers in Python, by `peer_env_speed.py` on one core of an AMD EPYC.
 const PEERS: &[(&str, f64)] = &[
-    ("CartPole-v1", 163_588.0),
-    ("MountainCar-v0", 94_235.0),
-    ("MountainCarContinuous-v0", 449_456.0),
-    ("Acrobot-v1", 13_855.0),
-    ("Pendulum-v1", 91_264.0),
-    ("MinAtar/Asterix-v1", 313_396.0),
-    ("MinAtar/Breakout-v1", 397_829.0),
-    ("MinAtar/Freeway-v1", 145_833.0),
-    ("MinAtar/Seaquest-v1", 218_121.0),
-    ("MinAtar/SpaceInvaders-v1", 15_382.0),
+    ("CartPole-v1", 169_902.0),
+    ("MountainCar-v0", 100_510.0),
+    ("MountainCarContinuous-v0", 458_243.0),
+    ("Acrobot-v1", 31_380.0),
+    ("Pendulum-v1", 95_680.0),
+    ("MinAtar/Asterix-v1", 311_088.0),
+    ("MinAtar/Breakout-v1", 399_090.0),
+    ("MinAtar/Freeway-v1", 146_366.0),
+    ("MinAtar/Seaquest-v1", 251_991.0),
+    ("MinAtar/SpaceInvaders-v1", 42_085.0),
 ];
 
 /// Measures the environments whose id contains `wanted`.
