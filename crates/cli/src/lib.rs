@@ -30,6 +30,7 @@ pub use starling_tree as tree;
 use starling_record::{RunFolder, RunInfo, Version};
 
 pub mod bench;
+pub mod commands;
 pub mod presets;
 pub mod settings;
 

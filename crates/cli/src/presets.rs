@@ -103,7 +103,7 @@ mod tests {
     fn every_preset_resolves() {
         for preset in all() {
             let (family, algo) = preset.name.split_once('/').unwrap();
-            let envs = crate::envs::registry::all().iter();
+            let envs = crate::envs::registry::all().into_iter();
             for env in envs.filter(|env| env.family == family) {
                 let mut request = Request::new(env.id);
                 request.algo = Some(algo.to_owned());

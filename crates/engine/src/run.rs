@@ -193,7 +193,6 @@ impl Training {
         stop_after: Option<u64>,
         watcher: &mut dyn Watcher,
     ) -> Result<Outcome, EngineError> {
-        self.set_torch_threads();
         self.start_threads()?;
         let reason = loop {
             if let Some(reason) = self.reason_to_end(stop, stop_after) {
@@ -436,18 +435,6 @@ impl Training {
         }
     }
 
-    /// Serial and lockstep runs never act and learn at once: the learner may have all cores.
-    fn set_torch_threads(&self) {
-        let settings = &self.config.settings;
-        let cores = cores();
-        let threads = match (settings.torch_threads, settings.asynchronous) {
-            (0, false) => cores,
-            (0, true) => cores.saturating_sub(self.config.actor_threads()).max(1),
-            (given, _) => given,
-        };
-        starling_nets::set_threads(threads);
-    }
-
     fn start_threads(&mut self) -> Result<(), EngineError> {
         let Collectors::Waiting(actors) = &mut self.collectors else {
             return Ok(());
@@ -472,6 +459,9 @@ struct Parts {
 
 impl Parts {
     fn make(config: &RunConfig) -> Result<Self, EngineError> {
+        // Before the first weights are drawn: how sums are split among threads shows in their
+        // last bits.
+        starling_nets::set_threads(config.torch_threads());
         let settings = &config.settings;
         let spec = config.env_spec()?;
         let algorithm = config.algorithm()?;
@@ -517,6 +507,16 @@ impl Parts {
 }
 
 impl RunConfig {
+    /// How many threads an operation of the learner uses. Serial and lockstep runs never act
+    /// and learn at once: there it may have all cores.
+    fn torch_threads(&self) -> usize {
+        match (self.settings.torch_threads, self.settings.asynchronous) {
+            (0, false) => cores(),
+            (0, true) => cores().saturating_sub(self.actor_threads()).max(1),
+            (given, _) => given,
+        }
+    }
+
     fn actor_threads(&self) -> usize {
         let settings = &self.settings;
         let threads = match settings.threads {

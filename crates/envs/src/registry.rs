@@ -3,6 +3,8 @@
 //! A new environment is one file and one line in [`all`]'s table. Lists, help texts and shell
 //! completions are made from it.
 
+use std::sync::{PoisonError, RwLock};
+
 use serde::{Deserialize, Serialize};
 
 use crate::minatar::{self, MinAtar};
@@ -87,17 +89,38 @@ impl EnvOptions {
     }
 }
 
-/// All environments, in the order in which they should be listed.
-pub fn all() -> &'static [EnvSpec] {
-    ENVS
+/// All environments, in the order in which they should be listed: the table, then those that
+/// this program [added](add).
+pub fn all() -> Vec<&'static EnvSpec> {
+    let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
+    ENVS.iter().chain(added.iter().copied()).collect()
 }
+
+/// Adds an environment of one's own, so that every command and every run of this program knows
+/// it. It stays until the program ends.
+///
+/// # Errors
+/// When there is an environment of that id already.
+pub fn add(spec: EnvSpec) -> Result<(), EnvError> {
+    if all().iter().any(|known| known.id == spec.id) {
+        return Err(EnvError::Failed(format!(
+            "there is an environment called '{}' already",
+            spec.id
+        )));
+    }
+    let mut added = ADDED.write().unwrap_or_else(PoisonError::into_inner);
+    added.push(Box::leak(Box::new(spec)));
+    Ok(())
+}
+
+static ADDED: RwLock<Vec<&'static EnvSpec>> = RwLock::new(Vec::new());
 
 /// The environment of an id.
 ///
 /// # Errors
 /// When there is none; the error names the nearest ids.
 pub fn find(id: &str) -> Result<&'static EnvSpec, UnknownEnv> {
-    let found = ENVS.iter().find(|spec| spec.id == id);
+    let found = all().into_iter().find(|spec| spec.id == id);
     found.ok_or_else(|| UnknownEnv {
         id: id.to_owned(),
         nearest: nearest(id),
@@ -278,7 +301,7 @@ fn nearest(id: &str) -> Vec<&'static str> {
         return Vec::new();
     }
     let mut scored: Vec<(f64, &'static str)> = Vec::new();
-    for spec in ENVS {
+    for spec in all() {
         let full = plain(spec.id);
         let name = plain(unversioned(spec.id));
         let last = plain(unversioned(spec.id.rsplit('/').next().unwrap_or(spec.id)));

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use starling::bench;
+use crate::bench;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(super) struct Args {
     /// What to measure
     #[arg(value_enum, default_value_t = What::All)]
     what: What,
@@ -26,7 +26,7 @@ enum What {
     Collect,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let out = &mut std::io::stdout();
     let wanted = |what| args.what == What::All || args.what == what;
     if wanted(What::Envs) {

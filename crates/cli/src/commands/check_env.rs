@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use starling::envs::{EnvOptions, check, registry};
+use crate::envs::{EnvOptions, check, registry};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(super) struct Args {
     /// Environment
     id: String,
     /// Steps to take
@@ -16,7 +16,7 @@ pub(crate) struct Args {
     seed: u64,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let spec = registry::find(&args.id)?;
     let mut env = spec.make(&EnvOptions::default())?;
     let report = check::check(&mut *env, args.seed, args.steps);

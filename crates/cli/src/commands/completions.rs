@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(super) struct Args {
     /// The shell
     shell: clap_complete::Shell,
 }
 
-pub(crate) fn run<Cli: clap::CommandFactory>(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run<Cli: clap::CommandFactory>(args: Args) -> anyhow::Result<ExitCode> {
     let mut command = Cli::command();
     clap_complete::generate(args.shell, &mut command, "starling", &mut std::io::stdout());
     Ok(ExitCode::SUCCESS)

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use starling::settings;
+use crate::settings;
 
 use super::train::Wanted;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
 }
@@ -18,7 +18,7 @@ enum Command {
     Show(Box<Wanted>),
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Command::Show(wanted) = args.command;
     let config = settings::resolve(&wanted.request())?;
     print!("{}", settings::to_yaml(&config.to_value()));

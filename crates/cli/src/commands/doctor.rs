@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use starling::nets;
+use crate::nets;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(super) struct Args {}
 
-pub(crate) fn run(Args {}: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(Args {}: Args) -> anyhow::Result<ExitCode> {
     let mut healthy = true;
     let mut line = |good: bool, what: &str, found: String, remedy: &str| {
         let mark = if good { "ok     " } else { "missing" };

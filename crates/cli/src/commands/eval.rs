@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use starling::engine::evaluate_checkpoint;
-use starling::record::{RunFolder, Summary, checkpoint};
+use crate::engine::evaluate_checkpoint;
+use crate::record::{RunFolder, Summary, checkpoint};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
     /// Episodes to play
@@ -24,9 +24,9 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folder = RunFolder::open(&args.run)?;
-    let config = starling::read_config(&folder)?;
+    let config = crate::read_config(&folder)?;
     let best = match args.best {
         true => checkpoint::best(&folder.checkpoints_path())?,
         false => None,

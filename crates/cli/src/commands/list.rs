@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use starling::{algos, envs, presets};
+use crate::{algos, envs, presets};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(super) struct Args {
     /// What to list
     what: What,
 }
@@ -20,7 +20,7 @@ enum What {
     Presets,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let rows: Vec<[String; 2]> = match args.what {
         What::Envs => envs::registry::all()
             .iter()

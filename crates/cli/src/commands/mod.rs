@@ -1,23 +1,106 @@
-//! One file per subcommand.
+//! The `starling` command: one file per subcommand.
+//!
+//! Results go to standard output, progress and errors to standard error. Exit codes: 0 for
+//! success, 1 for failure, 2 for what the user wrote, 130 after Ctrl-C or SIGTERM.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line prints"
+)]
 
 use std::process::ExitCode;
 
-use starling::EngineError;
-use starling::settings::SettingsError;
+use clap::{Parser, Subcommand};
 
-pub(crate) mod bench;
-pub(crate) mod check_env;
-pub(crate) mod completions;
-pub(crate) mod config;
-pub(crate) mod doctor;
-pub(crate) mod eval;
-pub(crate) mod list;
-pub(crate) mod plot;
-pub(crate) mod resume;
-pub(crate) mod train;
+use crate::EngineError;
+use crate::settings::SettingsError;
+
+mod bench;
+mod check_env;
+mod completions;
+mod config;
+mod doctor;
+mod eval;
+mod list;
+mod plot;
+mod progress;
+mod resume;
+mod train;
+
+/// Deep reinforcement learning, from a laptop to a cluster
+#[derive(Parser)]
+#[command(version, after_help = AFTER_HELP, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  starling train CartPole-v1
+  starling train MinAtar/Breakout-v1 --algo dqn --seed 3 algo.n_steps=5
+  starling eval runs/CartPole-v1/ppo/<run>
+  starling plot runs/CartPole-v1/ppo/*
+
+Environment variables:
+  STARLING_LIBTORCH  a torch 2.11.0 folder to use instead of the downloaded one (read by ./starling)
+  NO_COLOR           no colours";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train an agent
+    Train(train::Args),
+    /// Go on with a run from its latest checkpoint
+    Resume(resume::Args),
+    /// Play episodes with a trained agent and report its returns
+    Eval(eval::Args),
+    /// Draw learning curves of one or more runs (HTML and PNG)
+    Plot(plot::Args),
+    /// Show what there is: environments, algorithms, presets
+    List(list::Args),
+    /// Show the settings that a run would have
+    Config(config::Args),
+    /// Measure environments, replay and collection on this machine
+    Bench(bench::Args),
+    /// Check an environment for mistakes that make learning fail
+    CheckEnv(check_env::Args),
+    /// Report what is found on this machine, and how to mend what is missing
+    Doctor(doctor::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+}
+
+/// Runs the command that the program's arguments ask for, and says how it ended.
+///
+/// A program that adds environments of its own to the table and then calls this has them in
+/// every command; see `examples/custom_env.rs`.
+pub fn main() -> ExitCode {
+    // libtorch looks for its devices at its first use: before anything else.
+    starling_nets::load_cuda();
+    let result = match Cli::parse().command {
+        Command::Train(args) => train::run(args),
+        Command::Resume(args) => resume::run(args),
+        Command::Eval(args) => eval::run(args),
+        Command::Plot(args) => plot::run(args),
+        Command::List(args) => list::run(args),
+        Command::Config(args) => config::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::CheckEnv(args) => check_env::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Completions(args) => completions::run::<Cli>(args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            exit_code(&error)
+        }
+    }
+}
 
 /// 2 for what the user wrote, 1 for everything else.
-pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
+fn exit_code(error: &anyhow::Error) -> ExitCode {
     let engine = match error.downcast_ref::<SettingsError>() {
         Some(SettingsError::Engine(engine)) => Some(engine),
         Some(SettingsError::Record(_)) => None,
@@ -31,7 +114,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
             | EngineError::UnknownAlgo(_)
             | EngineError::Device(_),
         ) => ExitCode::from(2),
-        _ if error.is::<starling::envs::UnknownEnv>() => ExitCode::from(2),
+        _ if error.is::<starling_envs::UnknownEnv>() => ExitCode::from(2),
         _ => ExitCode::FAILURE,
     }
 }

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::record::RunFolder;
+use crate::record::plot::{Band, PlotOptions, Run, plot};
 use anyhow::Context as _;
-use starling::record::RunFolder;
-use starling::record::plot::{Band, PlotOptions, Run, plot};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(super) struct Args {
     /// Folders of runs; those of the same environment and algorithm become one curve with a band
     #[arg(required = true)]
     runs: Vec<PathBuf>,
@@ -40,7 +40,7 @@ enum BandChoice {
     Std,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut runs = Vec::new();
     for path in &args.runs {
         let folder = RunFolder::open(path)?;

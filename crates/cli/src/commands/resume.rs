@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use starling::Training;
-use starling::record::RunFolder;
+use crate::Training;
+use crate::record::RunFolder;
 
+use super::progress::Progress;
 use super::train::{finish, stop_flag, write_log};
-use crate::progress::Progress;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
     /// Stop with a checkpoint after so many steps of the whole run
@@ -21,9 +21,9 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folder = RunFolder::open_to_write(&args.run)?;
-    let config = starling::read_config(&folder)?;
+    let config = crate::read_config(&folder)?;
     let stop = stop_flag()?;
     write_log(&folder)?;
     let mut progress = Progress::new(args.quiet);

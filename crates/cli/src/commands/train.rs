@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use starling::record::RunFolder;
-use starling::settings::{self, Request};
-use starling::{Outcome, Reason, Training};
+use crate::record::RunFolder;
+use crate::settings::{self, Request};
+use crate::{Outcome, Reason, Training};
 
-use crate::progress::Progress;
+use super::progress::Progress;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(super) struct Args {
     #[command(flatten)]
     wanted: Wanted,
     /// Name of the run
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 
 /// What to train: shared with `starling config show`.
 #[derive(clap::Args)]
-pub(crate) struct Wanted {
+pub(super) struct Wanted {
     /// Environment, such as CartPole-v1; `starling list envs` shows all
     #[arg(value_parser = env_ids(), hide_possible_values = true)]
     env: Option<String>,
@@ -56,7 +56,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    pub(crate) fn request(self) -> Request {
+    pub(super) fn request(self) -> Request {
         let mut overrides = self.overrides;
         let mut env = self.env;
         // Without an environment the first pair stands in its place.
@@ -79,7 +79,7 @@ impl Wanted {
 /// the known ones are offered for completion.
 fn env_ids() -> Offered {
     Offered(|| {
-        starling::envs::registry::all()
+        crate::envs::registry::all()
             .iter()
             .map(|env| env.id)
             .collect()
@@ -88,7 +88,7 @@ fn env_ids() -> Offered {
 
 fn algo_names() -> Offered {
     Offered(|| {
-        starling::algos::registry::all()
+        crate::algos::registry::all()
             .iter()
             .map(|algo| algo.name)
             .collect()
@@ -118,10 +118,10 @@ impl clap::builder::TypedValueParser for Offered {
     }
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = settings::resolve(&args.wanted.request())?;
     let stop = stop_flag()?;
-    let folder = starling::create_folder(&config, &args.runs, &args.name)?;
+    let folder = crate::create_folder(&config, &args.runs, &args.name)?;
     write_log(&folder)?;
     let mut progress = Progress::new(args.quiet);
     progress.begin(&config, folder.path());
@@ -132,7 +132,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Set by the first Ctrl-C or SIGTERM; the second one ends the program at once.
-pub(crate) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
+pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     use signal_hook::consts::{SIGINT, SIGTERM};
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -144,7 +144,7 @@ pub(crate) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
 }
 
 /// Everything that libraries report goes to the run's own log file.
-pub(crate) fn write_log(folder: &RunFolder) -> anyhow::Result<()> {
+pub(super) fn write_log(folder: &RunFolder) -> anyhow::Result<()> {
     let file = folder.open_log()?;
     tracing_subscriber::fmt()
         .with_writer(std::sync::Mutex::new(file))
@@ -155,7 +155,7 @@ pub(crate) fn write_log(folder: &RunFolder) -> anyhow::Result<()> {
 }
 
 /// Says how the run ended and what to do next.
-pub(crate) fn finish(outcome: &Outcome, folder: &Path, quiet: bool) -> ExitCode {
+pub(super) fn finish(outcome: &Outcome, folder: &Path, quiet: bool) -> ExitCode {
     let status = &outcome.status;
     let code = match outcome.reason {
         Reason::Interrupted => ExitCode::from(130),

@@ -4,18 +4,18 @@ use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::engine::Evaluation;
+use crate::record::Row;
+use crate::{RunConfig, Status, Watcher};
 use indicatif::{ProgressBar, ProgressStyle};
-use starling::engine::Evaluation;
-use starling::record::Row;
-use starling::{RunConfig, Status, Watcher};
 
-pub(crate) struct Progress {
+pub(super) struct Progress {
     bar: Option<ProgressBar>,
     quiet: bool,
 }
 
 impl Progress {
-    pub(crate) fn new(quiet: bool) -> Self {
+    pub(super) fn new(quiet: bool) -> Self {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| ProgressBar::new(0));
         if let Some(bar) = &bar {
             let template = "{bar:24} {percent:>3}% {human_pos}/{human_len} steps  {msg}  eta {eta}";
@@ -27,7 +27,7 @@ impl Progress {
         Self { bar, quiet }
     }
 
-    pub(crate) fn begin(&mut self, config: &RunConfig, folder: &Path) {
+    pub(super) fn begin(&mut self, config: &RunConfig, folder: &Path) {
         if let Some(bar) = &self.bar {
             bar.set_length(config.settings.steps);
         }
@@ -41,11 +41,11 @@ impl Progress {
         ));
     }
 
-    pub(crate) fn warn(&mut self, note: &str) {
+    pub(super) fn warn(&mut self, note: &str) {
         self.say(&format!("warning: {note}"));
     }
 
-    pub(crate) fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.abandon();
         }

@@ -1,0 +1,312 @@
+//! The program as a user meets it: what it prints, what it writes, how it ends.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn starling(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
+    command.current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+fn run(folder: &Path, args: &[&str]) -> Output {
+    starling(folder).args(args).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The folder of the only run there is.
+fn only_run(folder: &Path) -> std::path::PathBuf {
+    let mut path = folder.join("runs");
+    for _ in 0..3 {
+        let mut entries = std::fs::read_dir(&path).unwrap();
+        path = entries.next().unwrap().unwrap().path();
+        assert!(entries.next().is_none(), "more than one in {path:?}");
+    }
+    path
+}
+
+#[test]
+fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    for (args, expected) in [
+        (&["train", "CartPol-v1"][..], "did you mean 'CartPole-v1'"),
+        (
+            &["train", "CartPole-v1", "--algo", "pp0"],
+            "there are a2c, dqn, ppo",
+        ),
+        (
+            &["train", "CartPole-v1", "--preset", "classic/pp"],
+            "classic/ppo",
+        ),
+        (
+            &["train", "CartPole-v1", "algo.learning_rat=1"],
+            "did you mean algo.learning_rate?",
+        ),
+        (&["train", "CartPole-v1", "sed=3"], "did you mean seed"),
+        (&["train", "CartPole-v1", "env.sticky=1"], "env.sticky"),
+        (
+            &["train", "CartPole-v1", "algo.epochs=many"],
+            "algo.epochs is \"many\"",
+        ),
+        (
+            &["train", "CartPole-v1", "algo.gamma=1.5"],
+            "algo.gamma is 1.5; allowed: between 0 and 1",
+        ),
+        (
+            &["train", "CartPole-v1", "mode=parallel"],
+            "mode is \"parallel\"",
+        ),
+        (&["train", "CartPole-v1", "device=cuda:7"], "cuda:7"),
+        (&["train", "Pendulum-v1", "--algo", "dqn"], "discrete"),
+        (
+            &["train", "CartPole-v1", "--config", "nowhere.yaml"],
+            "nowhere.yaml",
+        ),
+        (&["train"], "no environment was named"),
+        (&["config", "show", "Breakout"], "MinAtar/Breakout-v1"),
+        (&["check-env", "Acrobat-v1"], "Acrobot-v1"),
+    ] {
+        let output = run(folder.path(), args);
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+        assert!(message.contains(expected), "{args:?}: {message}");
+        assert!(
+            !folder.path().join("runs").exists(),
+            "{args:?} wrote something"
+        );
+    }
+}
+
+#[test]
+fn a_run_leaves_what_it_promises_and_can_be_evaluated_and_plotted() {
+    let folder = tempfile::tempdir().unwrap();
+    let trained = run(
+        folder.path(),
+        &[
+            "train",
+            "CartPole-v1",
+            "--steps",
+            "12000",
+            "--seed",
+            "4",
+            "eval.every_steps=5000",
+        ],
+    );
+    assert!(trained.status.success(), "{}", stderr(&trained));
+    // Piped: plain lines, no control characters.
+    assert!(stderr(&trained).contains("steps/s"), "{}", stderr(&trained));
+    assert!(!stderr(&trained).contains('\u{1b}'));
+    let said = stdout(&trained);
+    assert!(said.contains("finished: mean return"), "{said}");
+    assert!(
+        said.contains("./starling eval runs/CartPole-v1/ppo/run-s4-"),
+        "{said}"
+    );
+
+    let path = only_run(folder.path());
+    for file in [
+        "config.yaml",
+        "params.json",
+        "version.json",
+        "progress.csv",
+        "eval.csv",
+        "log.txt",
+    ] {
+        assert!(path.join(file).metadata().unwrap().len() > 0, "{file}");
+    }
+    let names = std::fs::read_dir(&path).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    let events = names
+        .iter()
+        .filter(|name| name.to_string_lossy().starts_with("events.out"));
+    assert_eq!(events.count(), 1, "{names:?}");
+    let progress = std::fs::read_to_string(path.join("progress.csv")).unwrap();
+    let header = progress.lines().next().unwrap();
+    for column in [
+        "Diagnostics/CumSteps",
+        "ReturnAverage",
+        "charts/SPS",
+        "losses/loss",
+    ] {
+        assert!(header.contains(column), "{header}");
+    }
+
+    let path = path.to_str().unwrap();
+    let evaluated = run(folder.path(), &["eval", path, "--episodes", "5", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&stdout(&evaluated)).unwrap();
+    assert_eq!(report["episodes"], 5);
+    assert_eq!(report["returns"].as_array().unwrap().len(), 5);
+
+    let plotted = run(folder.path(), &["plot", path, "--out", "curves"]);
+    assert!(plotted.status.success(), "{}", stderr(&plotted));
+    let html = std::fs::read_to_string(folder.path().join("curves/plot.html")).unwrap();
+    assert!(!html.contains("http://") && !html.contains("<script src"));
+    let png = std::fs::read(folder.path().join("curves/plot.png")).unwrap();
+    assert!(png.starts_with(b"\x89PNG"));
+}
+
+/// Ctrl-C once: a checkpoint and exit 130; `resume` goes on from there.
+#[test]
+fn interrupting_checkpoints_and_resume_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = starling(folder.path())
+        .args([
+            "train",
+            "CartPole-v1",
+            "--steps",
+            "100000000",
+            "stop_at_return=null",
+            "--quiet",
+        ])
+        .spawn()
+        .unwrap();
+    wait_for(|| folder.path().join("runs").exists() && has_progress(folder.path()));
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let path = only_run(folder.path());
+    let path = path.to_str().unwrap();
+    let resumed = run(folder.path(), &["resume", path, "--stop-after", "1"]);
+    assert!(resumed.status.success(), "{}", stderr(&resumed));
+    assert!(stdout(&resumed).contains("paused"), "{}", stdout(&resumed));
+}
+
+fn has_progress(folder: &Path) -> bool {
+    only_run(folder).join("progress.csv").exists()
+}
+
+fn wait_for(mut ready: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited too long");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_run_that_somebody_else_writes_to_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = starling(folder.path())
+        .args([
+            "train",
+            "CartPole-v1",
+            "--steps",
+            "100000000",
+            "stop_at_return=null",
+            "--quiet",
+        ])
+        .spawn()
+        .unwrap();
+    wait_for(|| folder.path().join("runs").exists() && has_progress(folder.path()));
+    let path = only_run(folder.path());
+    let output = run(folder.path(), &["resume", path.to_str().unwrap()]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("another process"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// Numbers that blow up end the run with the step and the metric; checkpoints stay.
+#[test]
+fn infinite_numbers_end_the_run_and_keep_the_last_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(
+        folder.path(),
+        &[
+            "train",
+            "Pendulum-v1",
+            "--steps",
+            "400000",
+            "checkpoint.every_steps=1024",
+            // Grows from nothing to absurd.
+            "algo.learning_rate={start: 0.0, end: 10.0}",
+            "algo.clip_norm=1e30",
+            "algo.optimizer={kind: rmsprop, eps: 1.0, alpha: 1.0}",
+        ],
+    );
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let message = stderr(&output);
+    assert!(
+        message.contains("learning stopped at environment step"),
+        "{message}"
+    );
+    assert!(
+        message.contains("is NaN") || message.contains("is inf"),
+        "{message}"
+    );
+    let checkpoints = only_run(folder.path()).join("checkpoints");
+    let kept = std::fs::read_dir(checkpoints).unwrap().count();
+    assert!(kept >= 1);
+}
+
+#[test]
+fn the_tables_are_listed_and_settings_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let envs = stdout(&run(folder.path(), &["list", "envs"]));
+    assert!(envs.contains("CartPole-v1") && envs.contains("MinAtar/Seaquest-v1"));
+    let algos = stdout(&run(folder.path(), &["list", "algos"]));
+    assert_eq!(
+        algos.lines().count(),
+        starling::algos::registry::all().len()
+    );
+    let presets = stdout(&run(folder.path(), &["list", "presets"]));
+    assert!(presets.contains("classic/ppo"));
+    let shown = stdout(&run(
+        folder.path(),
+        &["config", "show", "CartPole-v1", "seed=9"],
+    ));
+    assert!(
+        shown.contains("seed: 9") && shown.contains("id: CartPole-v1"),
+        "{shown}"
+    );
+    let completions = stdout(&run(folder.path(), &["completions", "bash"]));
+    assert!(completions.contains("CartPole-v1") && completions.contains("check-env"));
+}
+
+#[test]
+fn environments_of_the_table_pass_the_checker() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(
+        folder.path(),
+        &["check-env", "MinAtar/Seaquest-v1", "--steps", "3000"],
+    );
+    assert!(output.status.success(), "{}", stdout(&output));
+    assert!(stdout(&output).contains("nothing is wrong"));
+}
+
+/// What README tells people to run is what CI runs.
+#[test]
+fn ci_runs_the_test_command_of_the_readme() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    let ci = read(".ci/run");
+    let command = ci.lines().last().unwrap().trim_start_matches("exec ");
+    assert_eq!(command, "./starling test");
+    let readme = read("README.md");
+    for command in [command, "./starling train CartPole-v1"] {
+        assert!(
+            readme.lines().any(|line| line.trim() == command),
+            "{command}"
+        );
+    }
+}

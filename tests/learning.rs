@@ -1,0 +1,67 @@
+//! Agents learn: every algorithm on a task it must solve, in minutes at most.
+//!
+//! Thresholds hold for the seeds below with room to spare; what several seeds reached is in the
+//! book's chapter of results.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
+
+use starling::settings::{Request, resolve};
+use starling::{Outcome, Reason};
+
+fn train(env: &str, algo: &str, overrides: &[&str]) -> Outcome {
+    let mut request = Request::new(env);
+    request.algo = Some(algo.to_owned());
+    request.overrides = overrides.iter().map(|pair| pair.to_string()).collect();
+    let config = resolve(&request).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    starling::train(config, root.path(), "test", &mut ()).unwrap()
+}
+
+/// The preset ends a run as soon as the mean return of 100 episodes is 475.
+fn solves_cartpole(algo: &str) {
+    let outcome = train("CartPole-v1", algo, &[]);
+    assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);
+    assert!(outcome.status.mean_return.unwrap() >= 475.0);
+}
+
+#[test]
+fn ppo_solves_cartpole() {
+    solves_cartpole("ppo");
+}
+
+#[test]
+fn a2c_solves_cartpole() {
+    solves_cartpole("a2c");
+}
+
+#[test]
+fn dqn_solves_cartpole() {
+    solves_cartpole("dqn");
+}
+
+/// The asynchronous half of the engine: actors on threads, replay, rate limiter.
+#[test]
+fn dqn_solves_cartpole_with_asynchronous_actors() {
+    let overrides = ["mode=threads", "threads=2", "asynchronous=true"];
+    let outcome = train("CartPole-v1", "dqn", &overrides);
+    assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);
+}
+
+#[test]
+fn ppo_solves_cartpole_with_asynchronous_actors() {
+    let overrides = ["mode=threads", "threads=2", "asynchronous=true"];
+    let outcome = train("CartPole-v1", "ppo", &overrides);
+    assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);
+}
+
+/// A network with memory solves it too, from whole sequences.
+#[test]
+fn recurrent_ppo_solves_cartpole() {
+    let overrides = [
+        "algo.net.lstm=32",
+        "algo.net.separate_critic=false",
+        "algo.epochs=4",
+    ];
+    let outcome = train("CartPole-v1", "ppo", &overrides);
+    assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);
+}
