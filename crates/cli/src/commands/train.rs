@@ -171,7 +171,10 @@ pub(super) fn finish(outcome: &Outcome, folder: &Path, quiet: bool) -> ExitCode 
         Reason::Interrupted => "interrupted",
     };
     let mean = match status.mean_return {
-        Some(mean) => format!("mean return {mean:.1} over the last 100 episodes"),
+        Some(mean) => {
+            let last = status.episodes.min(100);
+            format!("mean return {mean:.1} over the last {last} episodes")
+        }
         None => "no episode ended".into(),
     };
     println!(
