@@ -67,6 +67,16 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
             "mode is \"parallel\"",
         ),
         (&["train", "CartPole-v1", "device=cuda:7"], "cuda:7"),
+        (
+            &[
+                "train",
+                "CartPole-v1",
+                "--algo",
+                "dqn",
+                "algo.capacity_steps=1",
+            ],
+            "algo.capacity_steps is 1",
+        ),
         (&["train", "Pendulum-v1", "--algo", "dqn"], "discrete"),
         (
             &["train", "CartPole-v1", "--config", "nowhere.yaml"],

@@ -10,7 +10,7 @@ use starling::record::{RunFolder, Table};
 use starling::settings::{Request, resolve};
 use starling::{Reason, RunConfig, Training};
 
-const NEVER: AtomicBool = AtomicBool::new(false);
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Trains in one go and in two halves, and compares everything that was written.
 fn same_in_one_go_and_in_two(env: &str, algo: &str, overrides: &[&str]) {

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use starling_algos::registry::{self, AlgoSpec};
-use starling_algos::{Algorithm, ConfigError, Spaces, parse_config, require};
+use starling_algos::{Algorithm, ConfigError, Experience, Spaces, parse_config, require};
 use starling_envs::{Env, EnvOptions, EnvSpec};
 use starling_nets::DeviceChoice;
+use starling_replay::{RateLimiter, ReplayError};
 
 use crate::EngineError;
 
@@ -194,8 +195,12 @@ impl RunConfig {
     }
 
     fn check(&self) -> Result<(), EngineError> {
-        self.algorithm()?;
         let s = &self.settings;
+        if let Experience::Transitions(needs) = self.algorithm()?.experience() {
+            needs.replay.validate(s.envs).map_err(in_algo)?;
+            RateLimiter::new(needs.rate).map_err(in_algo)?;
+        }
+        s.device.resolve()?;
         require(s.steps >= 1, "steps", s.steps, "at least 1")?;
         require(s.envs >= 1, "envs", s.envs, "at least 1")?;
         let fits = s.threads <= s.envs;
@@ -225,6 +230,22 @@ impl RunConfig {
             "false with mode=serial: there is nobody to go on while the learner learns",
         )?;
         Ok(())
+    }
+}
+
+/// The replay's settings stand among the algorithm's.
+fn in_algo(error: ReplayError) -> EngineError {
+    match error {
+        ReplayError::Config {
+            key,
+            value,
+            allowed,
+        } => EngineError::Config(ConfigError::Value {
+            key: format!("algo.{key}"),
+            value,
+            allowed,
+        }),
+        other => other.into(),
     }
 }
 

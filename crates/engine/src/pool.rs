@@ -159,3 +159,95 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
         _ => "no message",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Place, RunConfig};
+    use serde_json::json;
+    use starling_envs::{Action, Env, EnvError, ObsMut, Rng, Space, Step, VecEnv};
+    use starling_nets::Device;
+
+    /// Goes wrong at a given step, one way or the other.
+    struct Faulty {
+        steps_left: usize,
+        panics: bool,
+    }
+
+    impl Env for Faulty {
+        fn observation_space(&self) -> Space {
+            Space::unbounded(&[4])
+        }
+
+        fn action_space(&self) -> Space {
+            Space::Discrete { n: 2 }
+        }
+
+        fn reset(&mut self, _: &mut Rng, mut obs: ObsMut<'_>) -> Result<(), EnvError> {
+            obs.write(&[0f32; 4]);
+            Ok(())
+        }
+
+        fn step(&mut self, _: Action<'_>, _: &mut Rng, _: ObsMut<'_>) -> Result<Step, EnvError> {
+            self.steps_left = match self.steps_left {
+                0 if self.panics => panic!("the wheel came off"),
+                0 => return Err(EnvError::Failed("out of fuel".into())),
+                left => left - 1,
+            };
+            Ok(Step::default())
+        }
+    }
+
+    fn start(panics: bool) -> Pool {
+        let config = json!({"env": {"id": "CartPole-v1"}, "algo": {"name": "ppo"}});
+        let config = RunConfig::from_value(&config).unwrap();
+        let algorithm = config.algorithm().unwrap();
+        let actors = (0..2).map(|i| {
+            let faulty = Faulty {
+                steps_left: if i == 1 { 200 } else { usize::MAX },
+                panics,
+            };
+            let envs = VecEnv::from_envs(vec![Box::new(faulty)], 1, "env", i as u64);
+            let place = Place {
+                first_env: i,
+                envs: 1,
+                total_envs: 2,
+            };
+            let policy = algorithm.policy(Device::Cpu);
+            (i, Actor::with_envs(envs, policy, 16, 1, place, 0))
+        });
+        let weights = Weights {
+            version: 0,
+            values: algorithm.learner(1, Device::Cpu).weights(),
+        };
+        Pool::start(actors.collect(), false, Duration::from_secs(60), weights).unwrap()
+    }
+
+    /// Neither a failing nor a panicking environment hangs a run: its message comes through.
+    #[test]
+    fn a_faulty_environment_ends_the_run_with_its_message() {
+        for (panics, expected) in [(false, "out of fuel"), (true, "the wheel came off")] {
+            let pool = start(panics);
+            let error = loop {
+                match pool.receive_all() {
+                    Ok(parcels) => pool.recycle(parcels),
+                    Err(error) => break error.to_string(),
+                }
+            };
+            assert!(error.contains("actor 1 failed"), "{error}");
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    /// An actor that waits for weights that never come says who waited for whom.
+    #[test]
+    fn waiting_for_ever_is_no_option() {
+        let transport = InProcess::new(1);
+        let error = transport.weights(1, Duration::from_millis(10)).unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.contains("an actor waited 0 s for weights from the learner"),
+            "{message}"
+        );
+    }
+}

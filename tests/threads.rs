@@ -1,0 +1,64 @@
+//! Actors on threads: in lockstep with the learner the result does not depend on timing.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
+
+use std::sync::atomic::AtomicBool;
+
+use starling::Training;
+use starling::record::{Table, checkpoint};
+use starling::settings::{Request, resolve};
+
+/// Trains with actors on threads; returns the learner's file and the mean returns over the run.
+fn train(algo: &str, overrides: &[&str]) -> (Vec<u8>, Vec<f64>) {
+    let mut request = Request::new("CartPole-v1");
+    request.algo = Some(algo.to_owned());
+    request.overrides = vec!["mode=threads".into(), "steps=20000".into(), "envs=6".into()];
+    request
+        .overrides
+        .extend(overrides.iter().map(|pair| pair.to_string()));
+    let config = resolve(&request).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let folder = starling::create_folder(&config, root.path(), "threads").unwrap();
+    let training = Training::start(config, &folder).unwrap();
+    training
+        .run(&AtomicBool::new(false), None, &mut ())
+        .unwrap();
+    let (latest, damaged) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
+    assert!(damaged.is_empty());
+    let table = Table::read(&folder.progress_path()).unwrap();
+    let returns = table.column("ReturnAverage").unwrap();
+    (latest.read("learner.safetensors").unwrap(), returns)
+}
+
+#[test]
+fn lockstep_gives_the_same_weights_every_time() {
+    for algo in ["ppo", "dqn"] {
+        let overrides = ["threads=3", "log_every_steps=5000"];
+        assert!(train(algo, &overrides) == train(algo, &overrides), "{algo}");
+    }
+}
+
+/// The lag between acting and learning is measured: none in lockstep, some without.
+#[test]
+fn asynchronous_actors_lag_and_say_so() {
+    let lag = |asynchronous: &str| {
+        let mut request = Request::new("CartPole-v1");
+        request.overrides = vec![
+            "mode=threads".into(),
+            "steps=20000".into(),
+            format!("asynchronous={asynchronous}"),
+        ];
+        let config = resolve(&request).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let folder = starling::create_folder(&config, root.path(), "lag").unwrap();
+        let training = Training::start(config, &folder).unwrap();
+        training
+            .run(&AtomicBool::new(false), None, &mut ())
+            .unwrap();
+        let table = Table::read(&folder.progress_path()).unwrap();
+        let lags = table.column("charts/policy_lag").unwrap();
+        lags.iter().sum::<f64>() / lags.len() as f64
+    };
+    assert_eq!(lag("false"), 0.0);
+    assert!(lag("true") > 0.0);
+}
