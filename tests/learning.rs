@@ -65,3 +65,19 @@ fn recurrent_ppo_solves_cartpole() {
     let outcome = train("CartPole-v1", "ppo", &overrides);
     assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);
 }
+
+/// A random agent scores 0.5.
+#[test]
+fn ppo_learns_breakout_of_minatar() {
+    let outcome = train("MinAtar/Breakout-v1", "ppo", &["steps=150000"]);
+    let mean = outcome.status.mean_return.unwrap();
+    assert!(mean >= 3.5, "{mean}");
+}
+
+#[test]
+fn dqn_learns_breakout_of_minatar() {
+    let overrides = ["steps=100000", "algo.epsilon_decay_steps=50000"];
+    let outcome = train("MinAtar/Breakout-v1", "dqn", &overrides);
+    let mean = outcome.status.mean_return.unwrap();
+    assert!(mean >= 2.5, "{mean}");
+}
