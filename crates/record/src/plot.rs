@@ -110,7 +110,7 @@ pub struct Curve {
 
 impl Chart {
     /// Groups the runs by environment and algorithm. Each run is interpolated between its
-    /// rows; where some runs of a group have ended, the others make up the curve.
+    /// rows; one that ended before others of its group keeps its last value.
     pub fn of(runs: &[Run], options: &PlotOptions) -> Result<Self> {
         let key = choose_key(runs, options)?;
         let mut series: Vec<(&RunInfo, Series)> = runs
@@ -189,8 +189,11 @@ impl Curve {
             low: Vec::with_capacity(x.len()),
             high: Vec::with_capacity(x.len()),
         };
+        let ends = group.iter().filter_map(|(_, series)| Some(series.0.last()?.0));
+        let end = ends.fold(f64::NEG_INFINITY, f64::max);
         for &step in x {
-            let summary = Summary::of(group.iter().filter_map(|(_, series)| series.at(step)));
+            let at = |(_, series): &(_, Series)| series.at(step).filter(|_| step <= end);
+            let summary = Summary::of(group.iter().filter_map(at));
             let (low, high) = match band {
                 Band::MinMax => (summary.min, summary.max),
                 Band::Std => (summary.average - summary.std, summary.average + summary.std),
@@ -243,10 +246,13 @@ impl Series {
         Self(points)
     }
 
-    /// The value at a step, interpolated; none before the first point and after the last.
+    /// The value at a step, interpolated; none before the first point, and the last one after
+    /// the last point.
     fn at(&self, step: f64) -> Option<f64> {
         let after = self.0.partition_point(|(x, _)| *x < step);
-        let &(x1, y1) = self.0.get(after)?;
+        let Some(&(x1, y1)) = self.0.get(after) else {
+            return self.0.last().map(|(_, y)| *y);
+        };
         if x1 == step {
             return Some(y1);
         }
@@ -328,9 +334,10 @@ mod tests {
         let labels: Vec<String> = chart.curves.iter().map(Curve::legend).collect();
         assert_eq!(labels, ["dqn", "ppo (2 runs)"]);
         let ppo = &chart.curves[1];
-        // At 10 the first is 4 and the second, halfway from 0 to 20, is 10.
-        assert_eq!(ppo.mean, [1.0, 7.0, 13.0, 40.0]);
-        assert_eq!(ppo.low, [0.0, 4.0, 6.0, 40.0]);
+        // At 10 the first is 4 and the second, halfway from 0 to 20, is 10. The first ended at
+        // 20 with 6.
+        assert_eq!(ppo.mean, [1.0, 7.0, 13.0, 23.0]);
+        assert_eq!(ppo.low, [0.0, 4.0, 6.0, 6.0]);
         assert_eq!(ppo.high, [2.0, 10.0, 20.0, 40.0]);
         let dqn = &chart.curves[0];
         assert!(dqn.mean[0].is_nan() && dqn.mean[1] == 1.0 && dqn.mean[2].is_nan());
