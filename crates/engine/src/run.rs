@@ -408,8 +408,8 @@ impl Training {
             version,
             recorder,
         );
-        written.map_err(|Unusable(reason)| EngineError::Checkpoint {
-            path: format!("at step {}", status.env_steps).into(),
+        written.map_err(|Unusable(reason)| EngineError::Save {
+            step: status.env_steps,
             reason,
         })?;
         writer.times(&serde_json::json!({"elapsed_s": status.elapsed.as_secs_f64()}))?;
