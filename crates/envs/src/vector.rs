@@ -209,12 +209,13 @@ impl VecEnv {
                 rollout.rewards.as_mut_slice::<f32>()[item] = step.reward;
                 rollout.terminated.as_mut_slice::<u8>()[item] = u8::from(step.terminated);
                 rollout.truncated.as_mut_slice::<u8>()[item] = u8::from(step.truncated);
+                if vector.legal_actions.is_some() {
+                    write_legal(&*slot.env, t + 1, b, rollout);
+                }
                 if step.done() {
                     vector.finished.push(slot.tally.episode(b));
                     rollout.keep_final(t, b);
                     vector.reset_one(t + 1, b, rollout)?;
-                } else if vector.legal_actions.is_some() {
-                    write_legal(&*slot.env, t + 1, b, rollout);
                 }
             }
             Ok(())
