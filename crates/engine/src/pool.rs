@@ -16,6 +16,9 @@ pub(crate) struct Pool {
     threads: Vec<JoinHandle<()>>,
     lockstep: bool,
     patience: Duration,
+    /// When each actor was last heard of, and how many parcels had come by then.
+    heard: Vec<(Instant, usize)>,
+    received: usize,
 }
 
 impl Pool {
@@ -29,7 +32,7 @@ impl Pool {
         weights: Weights,
         env_steps: u64,
     ) -> Result<Self, EngineError> {
-        let transport = Arc::new(InProcess::new(2 * actors.len()));
+        let transport = Arc::new(InProcess::new(QUEUED_PER_ACTOR * actors.len()));
         let env_steps = Arc::new(AtomicU64::new(env_steps));
         let first_version = weights.version;
         transport.publish(weights);
@@ -55,6 +58,8 @@ impl Pool {
         Ok(Self {
             transport,
             env_steps,
+            heard: vec![(Instant::now(), 0); threads.len()],
+            received: 0,
             threads,
             lockstep,
             patience,
@@ -63,10 +68,10 @@ impl Pool {
 
     /// One parcel of every actor (in lockstep, in their order), or as many parcels as there are
     /// actors, whosever they are.
-    pub(crate) fn receive_all(&self) -> Result<Vec<Parcel>, EngineError> {
+    pub(crate) fn receive_all(&mut self) -> Result<Vec<Parcel>, EngineError> {
         let mut parcels = Vec::new();
         while parcels.len() < self.threads.len() {
-            parcels.push(self.transport.receive(self.patience)?);
+            parcels.push(self.receive(self.patience)?);
         }
         if self.lockstep {
             parcels.sort_by_key(|parcel: &Parcel| parcel.actor);
@@ -75,19 +80,42 @@ impl Pool {
     }
 
     /// What has arrived; waits for at least one parcel if `wait` is set.
-    pub(crate) fn receive_ready(&self, wait: bool) -> Result<Vec<Parcel>, EngineError> {
+    pub(crate) fn receive_ready(&mut self, wait: bool) -> Result<Vec<Parcel>, EngineError> {
         let mut parcels = Vec::new();
         if wait {
-            parcels.push(self.transport.receive(self.patience)?);
+            parcels.push(self.receive(self.patience)?);
         }
         while parcels.len() < self.threads.len() {
-            match self.transport.receive(Duration::ZERO) {
+            match self.receive(Duration::ZERO) {
                 Ok(parcel) => parcels.push(parcel),
                 Err(TransportError::TimedOut { .. }) => break,
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(parcels)
+    }
+
+    /// The next parcel, unless an actor has fallen silent. Without lockstep the others would
+    /// keep the learner going and nobody would notice.
+    fn receive(&mut self, patience: Duration) -> Result<Parcel, TransportError> {
+        let parcel = self.transport.receive(patience)?;
+        self.received += 1;
+        self.heard[parcel.actor] = (Instant::now(), self.received);
+        // A parcel may have waited behind all those that the queue holds.
+        let queued = 2 * QUEUED_PER_ACTOR * self.threads.len();
+        let silent = self.heard.iter().position(|(at, parcels)| {
+            at.elapsed() > self.patience && self.received - parcels > queued
+        });
+        match silent {
+            None => Ok(parcel),
+            Some(actor) => Err(TransportError::ActorFailed {
+                actor,
+                reason: format!(
+                    "nothing was heard of it for {} s (stall_timeout_s)",
+                    self.patience.as_secs_f64()
+                ),
+            }),
+        }
     }
 
     pub(crate) fn publish(&self, weights: Weights, env_steps: u64) {
@@ -106,6 +134,9 @@ impl Pool {
         self.transport.set_busy(busy);
     }
 }
+
+/// Parcels that may wait for the learner, for each actor.
+const QUEUED_PER_ACTOR: usize = 2;
 
 /// How long the end of a run waits for an actor in the middle of a rollout.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -258,7 +289,7 @@ mod tests {
             (Fault::Error, "out of fuel"),
             (Fault::Panic, "the wheel came off"),
         ] {
-            let pool = start(fault, Duration::from_secs(60));
+            let mut pool = start(fault, Duration::from_secs(60));
             let error = loop {
                 match pool.receive_all() {
                     Ok(parcels) => pool.recycle(parcels),
@@ -273,14 +304,17 @@ mod tests {
     /// An environment that never returns ends the run too, once patience is at its end.
     #[test]
     fn a_stuck_environment_ends_the_run() {
-        let pool = start(Fault::Stuck, Duration::from_millis(500));
+        let mut pool = start(Fault::Stuck, Duration::from_millis(500));
         let error = loop {
             match pool.receive_all() {
                 Ok(parcels) => pool.recycle(parcels),
                 Err(error) => break error.to_string(),
             }
         };
-        assert!(error.contains("waited"), "{error}");
+        assert!(
+            error.contains("actor 1 failed: nothing was heard of it"),
+            "{error}"
+        );
         let start = Instant::now();
         drop(pool);
         assert!(start.elapsed() < 2 * FAREWELL);
