@@ -8,6 +8,8 @@
 //! A corridor of 11 cells: the agent starts in the middle, cheese lies at one end, and a sign
 //! at the start says which. The reward is 1 at the cheese and a small cost per step elsewhere.
 
+#![expect(clippy::print_stderr, reason = "a program says why it ends")]
+
 use std::process::ExitCode;
 
 use rand::RngExt as _;
@@ -87,6 +89,9 @@ fn main() -> ExitCode {
     });
     match added {
         Ok(()) => starling::commands::main(),
-        Err(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -225,7 +225,7 @@ fn interrupting_checkpoints_and_resume_goes_on() {
         ])
         .spawn()
         .unwrap();
-    wait_for(|| folder.path().join("runs").exists() && has_progress(folder.path()));
+    wait_for(|| has_progress(folder.path()));
     let id = child.id().to_string();
     assert!(
         Command::new("kill")
@@ -243,7 +243,17 @@ fn interrupting_checkpoints_and_resume_goes_on() {
 }
 
 fn has_progress(folder: &Path) -> bool {
-    only_run(folder).join("progress.csv").exists()
+    let mut path = folder.join("runs");
+    for _ in 0..3 {
+        let entry = std::fs::read_dir(&path)
+            .ok()
+            .and_then(|mut entries| entries.next());
+        let Some(Ok(entry)) = entry else {
+            return false;
+        };
+        path = entry.path();
+    }
+    path.join("progress.csv").exists()
 }
 
 fn wait_for(mut ready: impl FnMut() -> bool) {
@@ -268,7 +278,7 @@ fn a_run_that_somebody_else_writes_to_is_refused() {
         ])
         .spawn()
         .unwrap();
-    wait_for(|| folder.path().join("runs").exists() && has_progress(folder.path()));
+    wait_for(|| has_progress(folder.path()));
     let path = only_run(folder.path());
     let output = run(folder.path(), &["resume", path.to_str().unwrap()]);
     child.kill().unwrap();

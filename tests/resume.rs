@@ -41,7 +41,7 @@ fn same_in_one_go_and_in_two(env: &str, algo: &str, overrides: &[&str]) {
     let outcome = Training::start(config, &halves).unwrap();
     let outcome = outcome.run(&NEVER, Some(10_000), &mut ()).unwrap();
     assert_eq!(outcome.reason, Reason::Paused);
-    let config = starling::read_config(&halves).unwrap();
+    let config = starling::read_config(&halves, None).unwrap();
     let (training, notes) = Training::resume(config, &halves).unwrap();
     assert!(notes.is_empty(), "{notes:?}");
     let outcome = training.run(&NEVER, None, &mut ()).unwrap();

@@ -64,14 +64,26 @@ pub fn create_folder(
         name: name.to_owned(),
         seed,
     };
-    let sources = Path::new(".");
+    // The checkout that the program was built from, while it is there.
+    let built_from = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = if built_from.exists() {
+        built_from
+    } else {
+        Path::new(".")
+    };
     folder.write_version(&Version::collect(info, env!("CARGO_PKG_VERSION"), sources))?;
     Ok(folder)
 }
 
-/// The settings of an existing run.
-pub fn read_config(folder: &RunFolder) -> Result<RunConfig, settings::SettingsError> {
+/// The settings of an existing run, on another device if one is given.
+pub fn read_config(
+    folder: &RunFolder,
+    device: Option<&str>,
+) -> Result<RunConfig, settings::SettingsError> {
     let text = folder.read_config()?;
-    let tree = settings::from_yaml(&text, &folder.config_path().display().to_string())?;
+    let mut tree = settings::from_yaml(&text, &folder.config_path().display().to_string())?;
+    if let Some(device) = device {
+        settings::merge(&mut tree, &serde_json::json!({ "device": device }));
+    }
     Ok(RunConfig::from_value(&tree)?)
 }

@@ -10,6 +10,9 @@ use crate::record::{RunFolder, Summary, checkpoint};
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
+    /// Device instead of the run's own: auto, cpu, cuda:0
+    #[arg(long)]
+    device: Option<String>,
     /// Episodes to play
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     episodes: u32,
@@ -26,7 +29,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folder = RunFolder::open(&args.run)?;
-    let config = crate::read_config(&folder)?;
+    let config = crate::read_config(&folder, args.device.as_deref())?;
     let best = match args.best {
         true => checkpoint::best(&folder.checkpoints_path())?,
         false => None,

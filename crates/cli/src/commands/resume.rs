@@ -13,6 +13,9 @@ use super::train::{finish, stop_flag, write_log};
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
+    /// Device instead of the run's own: auto, cpu, cuda:0
+    #[arg(long)]
+    device: Option<String>,
     /// Stop with a checkpoint after so many steps of the whole run
     #[arg(long, value_name = "STEPS")]
     stop_after: Option<u64>,
@@ -23,7 +26,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folder = RunFolder::open_to_write(&args.run)?;
-    let config = crate::read_config(&folder)?;
+    let config = crate::read_config(&folder, args.device.as_deref())?;
     let stop = stop_flag()?;
     write_log(&folder)?;
     let mut progress = Progress::new(args.quiet);
