@@ -1,0 +1,86 @@
+//! What cannot be read off a cartridge: which controllers it wants and where its picture is.
+
+use crate::controllers::Controller;
+
+/// A television format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// 262 lines, 60 Hz.
+    Ntsc,
+    /// 312 lines, 50 Hz.
+    Pal,
+}
+
+impl Format {
+    /// A write after this line ends the frame.
+    pub(crate) fn last_line(self) -> i64 {
+        match self {
+            Self::Ntsc => 290,
+            Self::Pal => 342,
+        }
+    }
+}
+
+/// The properties of one cartridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// What is plugged into both ports.
+    pub controller: Controller,
+    /// Whether the two paddles are exchanged.
+    pub swap_paddles: bool,
+    /// The format, where watching the program would not find it.
+    pub format: Option<Format>,
+    /// The first line of the picture.
+    pub top: u32,
+    /// The picture's height, where it is not the format's.
+    pub height: Option<u32>,
+}
+
+impl Properties {
+    /// The properties of the cartridge with this md5.
+    pub fn of(md5: &str) -> Self {
+        let mut properties = Self {
+            controller: Controller::Joystick,
+            swap_paddles: false,
+            format: None,
+            top: 34,
+            height: None,
+        };
+        if PADDLE_GAMES.contains(&md5) {
+            properties.controller = Controller::Paddles;
+        }
+        if let Some((_, top, height)) = PICTURES.iter().find(|(known, ..)| *known == md5) {
+            properties.top = *top;
+            properties.height = *height;
+        }
+        properties
+    }
+
+    pub(crate) fn top(&self, _format: Format) -> u32 {
+        self.top
+    }
+
+    pub(crate) fn height(&self, format: Format) -> u32 {
+        self.height.unwrap_or(match format {
+            Format::Ntsc => 210,
+            Format::Pal => 250,
+        })
+    }
+}
+
+/// Cartridges played with paddles: backgammon, blackjack, breakout, casino, kaboom, pong.
+const PADDLE_GAMES: [&str; 6] = [
+    "8556b42aa05f94bc29ff39c39b11bff4",
+    "0a981c03204ac2b278ba392674682560",
+    "f34f08e5eb96e500e851a80be3277a56",
+    "b816296311019ab69a21cb9e9e235d12",
+    "5428cdfada281c569c74c7308c7f2c26",
+    "60e0ea3cbe0913d39803477945e9e5ec",
+];
+
+/// Cartridges whose picture starts or ends elsewhere: carnival, pooyan, journey_escape.
+const PICTURES: [(&str, u32, Option<u32>); 3] = [
+    ("028024fb8e5e5f18ea586652f9799c96", 34, Some(214)),
+    ("4799a40b6e889370b7ee55c17ba65141", 34, Some(220)),
+    ("718ae62c70af4e5fd8e932fee216948a", 34, Some(230)),
+];

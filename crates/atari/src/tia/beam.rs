@@ -1,0 +1,542 @@
+//! The beam: the TIA's picture registers, its five movable objects, and the pixels they make.
+//!
+//! [`Beam::write`] replays one register write: it first lets the beam run, with the old registers,
+//! up to the clock at which the write shows, then changes them. A line is six sets of pixels
+//! ([`Line`]), one per object; overlaps of sets are collisions, and their order of priority gives
+//! colours.
+
+use super::lines::{self, EMPTY, Line, WIDTH};
+use super::motion;
+use super::{LINE_CLOCKS, Write};
+
+/// Clocks of a line before its first pixel.
+const BLANK: u32 = 68;
+
+/// Where the beam's pixels go.
+pub(crate) trait Screen {
+    /// Whether pixels are wanted at all; collisions happen either way.
+    const DRAWS: bool;
+    /// The pixels of a row, counted from the top of the picture.
+    fn row(&mut self, row: u32) -> Option<&mut [u8]>;
+}
+
+/// Nobody looks.
+pub(crate) struct NoScreen;
+
+impl Screen for NoScreen {
+    const DRAWS: bool = false;
+    fn row(&mut self, _row: u32) -> Option<&mut [u8]> {
+        None
+    }
+}
+
+const P0: usize = 0;
+const P1: usize = 1;
+const M0: usize = 2;
+const M1: usize = 3;
+const BL: usize = 4;
+const PF: usize = 5;
+
+/// The picture registers, the objects' places, and how far the frame is drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Beam {
+    /// The clock, from the frame's first line on, up to which the picture is done.
+    clock: u32,
+    /// The clocks between which there is a picture at all.
+    window: (u32, u32),
+
+    vblank: bool,
+    sizes: [u8; 2],
+    /// The colours of player 0, player 1, playfield and background.
+    colours: [u8; 4],
+    control: u8,
+    /// The playfield's 20 bits, leftmost in bit 0.
+    playfield: u32,
+    /// Whether the right half of the current line shows the playfield mirrored.
+    reflect: bool,
+    mirrored: [bool; 2],
+    graphics: [u8; 2],
+    old_graphics: [u8; 2],
+    delayed: [bool; 2],
+    missiles_on: [bool; 2],
+    ball_on: bool,
+    old_ball_on: bool,
+    ball_delayed: bool,
+    /// Missiles held, invisible, at the middle of their player.
+    locked: [bool; 2],
+    motions: [u8; 5],
+    positions: [u8; 5],
+    /// Players whose first copy is missing until the line ends, for they were placed anew.
+    skip_first: [bool; 2],
+    /// Whether the line's first eight pixels are blanked by HMOVE.
+    comb: bool,
+    hmove_clock: i32,
+    /// The starfield of Cosmic Ark: a motion that HMOVE left running.
+    stars: bool,
+    star_phase: u8,
+
+    /// Two bits per collision register, D7 above D6.
+    collided: u16,
+    /// The pixels of the six objects, where `stale` does not name them.
+    objects: [Line; 6],
+    stale: u8,
+}
+
+impl Beam {
+    pub(crate) fn new(window: (u32, u32)) -> Self {
+        Self {
+            clock: window.0,
+            window,
+            vblank: false,
+            sizes: [0; 2],
+            colours: [0; 4],
+            control: 0,
+            playfield: 0,
+            reflect: false,
+            mirrored: [false; 2],
+            graphics: [0; 2],
+            old_graphics: [0; 2],
+            delayed: [false; 2],
+            missiles_on: [false; 2],
+            ball_on: false,
+            old_ball_on: false,
+            ball_delayed: false,
+            locked: [false; 2],
+            motions: [0; 5],
+            positions: [0; 5],
+            skip_first: [false; 2],
+            comb: false,
+            hmove_clock: i32::MIN / 2,
+            stars: false,
+            star_phase: 0,
+            collided: 0,
+            objects: [EMPTY; 6],
+            stale: 0,
+        }
+    }
+
+    /// Goes back to the top of the next frame.
+    pub(crate) fn start_frame(&mut self) {
+        self.clock = self.window.0;
+    }
+
+    /// The clocks between which there is a picture.
+    pub(crate) fn window(&self) -> (u32, u32) {
+        self.window
+    }
+
+    /// The clock up to which the picture is done.
+    pub(crate) fn clock(&self) -> u32 {
+        self.clock
+    }
+
+    /// The two bits of a collision register, at the top of a byte.
+    pub(crate) fn collisions(&self, register: usize) -> u8 {
+        ((self.collided >> (2 * register)) as u8) << 6
+    }
+
+    /// Replays one write.
+    pub(crate) fn write<S: Screen>(&mut self, write: Write, screen: &mut S) {
+        let clock = u32::from(write.cycle) * 3;
+        self.advance(clock + delay(write), screen);
+        self.apply(write, clock, screen);
+    }
+
+    /// Lets the beam run up to `clock`.
+    #[inline]
+    pub(crate) fn advance<S: Screen>(&mut self, clock: u32, screen: &mut S) {
+        let to = clock.min(self.window.1);
+        while self.clock < to {
+            let line = self.clock / LINE_CLOCKS;
+            let start = line * LINE_CLOCKS;
+            let from = (self.clock - start).max(BLANK);
+            let end = (to - start).min(LINE_CLOCKS);
+            if end > from {
+                let row = line - self.window.0 / LINE_CLOCKS;
+                self.draw(row, from - BLANK, end - BLANK, screen);
+            }
+            self.clock = start + end;
+            if end == LINE_CLOCKS {
+                self.end_line();
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        self.comb = false;
+        for player in 0..2 {
+            if self.skip_first[player] {
+                self.skip_first[player] = false;
+                self.touch(player);
+            }
+        }
+        let reflect = self.control & 1 != 0;
+        if reflect != self.reflect {
+            self.reflect = reflect;
+            self.touch(PF);
+        }
+        if self.stars {
+            self.star_phase = (self.star_phase + 1) & 3;
+            let step = [18, 33, 0, 17][usize::from(self.star_phase)];
+            self.positions[M0] = moved(self.positions[M0], -step);
+            self.touch(M0);
+        }
+    }
+
+    fn touch(&mut self, object: usize) {
+        self.stale |= 1 << object;
+    }
+
+    /// Changes a register.
+    fn apply<S: Screen>(&mut self, write: Write, clock: u32, screen: &mut S) {
+        let Write { cycle, register, value } = write;
+        let place = clock % LINE_CLOCKS;
+        match register {
+            0x01 => self.vblank = value & 2 != 0,
+            0x04 | 0x05 => {
+                let player = usize::from(register - 0x04);
+                self.sizes[player] = value;
+                self.touch(player);
+                self.touch(M0 + player);
+            }
+            0x06..=0x09 => self.colours[usize::from(register - 0x06)] = value & 0xFE,
+            0x0A => {
+                self.control = value;
+                // The right half keeps its kind once the beam is there.
+                if place < BLANK + 79 {
+                    self.reflect = value & 1 != 0;
+                }
+                self.touch(BL);
+                self.touch(PF);
+            }
+            0x0B | 0x0C => {
+                let player = usize::from(register - 0x0B);
+                self.mirrored[player] = value & 8 != 0;
+                self.touch(player);
+            }
+            0x0D => self.set_playfield(0x0_000F, u32::from(value >> 4)),
+            0x0E => self.set_playfield(0x0_0FF0, u32::from(value.reverse_bits()) << 4),
+            0x0F => self.set_playfield(0xF_F000, u32::from(value) << 12),
+            0x10 | 0x11 => self.place_player(usize::from(register - 0x10), clock, screen),
+            0x12 | 0x13 => {
+                let missile = M0 + usize::from(register - 0x12);
+                self.positions[missile] = reset_position(place, 4, 2);
+                self.touch(missile);
+            }
+            0x14 => {
+                self.positions[BL] = reset_position(place, 4, 2);
+                self.touch(BL);
+            }
+            0x1B | 0x1C => {
+                let player = usize::from(register - 0x1B);
+                let other = 1 - player;
+                self.graphics[player] = value;
+                self.old_graphics[other] = self.graphics[other];
+                if player == 1 {
+                    self.old_ball_on = self.ball_on;
+                    self.touch(BL);
+                }
+                self.touch(P0);
+                self.touch(P1);
+            }
+            0x1D | 0x1E => {
+                let player = usize::from(register - 0x1D);
+                self.missiles_on[player] = value & 2 != 0;
+                self.touch(M0 + player);
+            }
+            0x1F => {
+                self.ball_on = value & 2 != 0;
+                self.touch(BL);
+            }
+            0x20..=0x24 => self.motions[usize::from(register - 0x20)] = value & 0xF0,
+            0x25 | 0x26 => {
+                let player = usize::from(register - 0x25);
+                self.delayed[player] = value & 1 != 0;
+                self.touch(player);
+            }
+            0x27 => {
+                self.ball_delayed = value & 1 != 0;
+                self.touch(BL);
+            }
+            0x28 | 0x29 => self.lock_missile(usize::from(register - 0x28), value & 2 != 0),
+            0x2A => self.strobe_motion(i32::from(cycle % 76), clock),
+            0x2B => self.motions = [0; 5],
+            0x2C => self.collided = 0,
+            _ => {}
+        }
+    }
+
+    fn set_playfield(&mut self, mask: u32, bits: u32) {
+        self.playfield = (self.playfield & !mask) | (bits & mask);
+        self.touch(PF);
+    }
+
+    /// RESP0 and RESP1.
+    fn place_player<S: Screen>(&mut self, player: usize, clock: u32, screen: &mut S) {
+        let new = reset_position(clock % LINE_CLOCKS, 5, 3);
+        let old = self.positions[player];
+        let moment = Moment::of(self.sizes[player], old, new);
+        if moment != Moment::Between {
+            self.advance(clock + 11, screen);
+        }
+        self.positions[player] = new;
+        self.skip_first[player] = moment != Moment::Starting;
+        self.touch(player);
+    }
+
+    /// RESMP0 and RESMP1: a missile let go starts from its player's middle.
+    fn lock_missile(&mut self, player: usize, lock: bool) {
+        if self.locked[player] && !lock {
+            let middle = match self.sizes[player] & 7 {
+                5 => 8,
+                7 => 16,
+                _ => 4,
+            };
+            self.positions[M0 + player] = moved(self.positions[player], middle);
+        }
+        self.locked[player] = lock;
+        self.touch(M0 + player);
+    }
+
+    /// HMOVE.
+    fn strobe_motion(&mut self, cycle: i32, clock: u32) {
+        if motion::blanks(cycle) {
+            self.comb = true;
+        }
+        for object in P0..=BL {
+            let pixels = motion::motion(cycle, self.motions[object]);
+            if pixels != 0 {
+                self.positions[object] = moved(self.positions[object], pixels);
+                self.touch(object);
+            }
+        }
+        self.hmove_clock = clock as i32;
+    }
+
+    /// Brings the pixels of changed objects up to date.
+    fn refresh(&mut self) {
+        let stale = std::mem::take(&mut self.stale);
+        for player in [P0, P1] {
+            if stale & (1 << player) != 0 {
+                self.objects[player] = self.player_line(player);
+            }
+            if stale & (1 << (M0 + player)) != 0 {
+                self.objects[M0 + player] = self.missile_line(player);
+            }
+        }
+        if stale & (1 << BL) != 0 {
+            self.objects[BL] = self.ball_line();
+        }
+        if stale & (1 << PF) != 0 {
+            self.objects[PF] = lines::playfield(self.playfield, self.reflect);
+        }
+    }
+
+    fn player_line(&self, player: usize) -> Line {
+        let mut bits = if self.delayed[player] {
+            self.old_graphics[player]
+        } else {
+            self.graphics[player]
+        };
+        let mut line = EMPTY;
+        if bits == 0 {
+            return line;
+        }
+        if !self.mirrored[player] {
+            bits = bits.reverse_bits();
+        }
+        let size = usize::from(self.sizes[player] & 7);
+        // Wide players start a pixel late.
+        let (pattern, late) = match size {
+            5 => (widen(bits, 2), 1),
+            7 => (widen(bits, 4), 1),
+            _ => (u64::from(bits), 0),
+        };
+        let copies = COPIES[size];
+        let first = usize::from(self.skip_first[player]);
+        for offset in copies.iter().skip(first) {
+            lines::place(&mut line, pattern, u32::from(self.positions[player]) + offset + late);
+        }
+        line
+    }
+
+    fn missile_line(&self, player: usize) -> Line {
+        let mut line = EMPTY;
+        if !self.missiles_on[player] || self.locked[player] {
+            return line;
+        }
+        let size = self.sizes[player];
+        let pattern = (1 << (1 << (size >> 4 & 3))) - 1;
+        for offset in COPIES[usize::from(size & 7)] {
+            lines::place(&mut line, pattern, u32::from(self.positions[M0 + player]) + offset);
+        }
+        line
+    }
+
+    fn ball_line(&self) -> Line {
+        let mut line = EMPTY;
+        let on = if self.ball_delayed { self.old_ball_on } else { self.ball_on };
+        if on {
+            let pattern = (1 << (1 << (self.control >> 4 & 3))) - 1;
+            lines::place(&mut line, pattern, u32::from(self.positions[BL]));
+        }
+        line
+    }
+
+    /// Makes the pixels `from..to` of a row.
+    fn draw<S: Screen>(&mut self, row: u32, from: u32, to: u32, screen: &mut S) {
+        if self.vblank {
+            if S::DRAWS && let Some(pixels) = screen.row(row) {
+                pixels[from as usize..to as usize].fill(0);
+            }
+            return;
+        }
+        if self.stale != 0 {
+            self.refresh();
+        }
+        let span = lines::span(from, to);
+        self.collide(&span);
+        if S::DRAWS && let Some(pixels) = screen.row(row) {
+            self.paint(pixels, from as usize, to as usize);
+            if self.comb && from < 8 {
+                pixels[from as usize..(to as usize).min(8)].fill(0);
+            }
+        }
+    }
+
+    fn collide(&mut self, span: &Line) {
+        for (bit, (first, second)) in PAIRS.iter().enumerate() {
+            let (first, second) = (&self.objects[*first], &self.objects[*second]);
+            let both = (0..3).fold(0, |sum, word| sum | first[word] & second[word] & span[word]);
+            if both != 0 && bit != UNUSED_BIT {
+                self.collided |= 1 << bit;
+            }
+        }
+    }
+
+    fn paint(&self, pixels: &mut [u8], from: usize, to: usize) {
+        let [player0, player1, field, back] = self.colours;
+        for (x, pixel) in pixels.iter_mut().enumerate().take(to).skip(from) {
+            let on = |object: usize| self.objects[object][x / 64] >> (x % 64) & 1 != 0;
+            let score = self.control & 2 != 0;
+            let first = on(P0) || on(M0);
+            let second = on(P1) || on(M1);
+            let field_colour = if score && !on(BL) {
+                if x < 80 { player0 } else { player1 }
+            } else {
+                field
+            };
+            let front = on(PF) || on(BL);
+            *pixel = if front && self.control & 4 != 0 {
+                field_colour
+            } else if first {
+                player0
+            } else if second {
+                player1
+            } else if front {
+                field_colour
+            } else {
+                back
+            };
+        }
+    }
+}
+
+/// How a player's reset meets the copies that are on their way to the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// Away from all copies.
+    Between,
+    /// A copy has been triggered and is about to start.
+    Starting,
+    /// A copy is being drawn.
+    Drawing,
+}
+
+impl Moment {
+    fn of(size: u8, old: u8, new: u8) -> Self {
+        let size = usize::from(size & 7);
+        let width = match size {
+            5 => 16,
+            7 => 32,
+            _ => 8,
+        };
+        for offset in COPIES[size] {
+            let after = (u32::from(new) + 2 * WIDTH - u32::from(old) - offset) % WIDTH;
+            if after < 4 {
+                return Self::Starting;
+            }
+            if after < 4 + width {
+                return Self::Drawing;
+            }
+        }
+        Self::Between
+    }
+}
+
+/// Where the copies of a player or missile start, by the low bits of its size register.
+const COPIES: [&[u32]; 8] = [
+    &[0],
+    &[0, 16],
+    &[0, 32],
+    &[0, 16, 32],
+    &[0, 64],
+    &[0],
+    &[0, 32, 64],
+    &[0],
+];
+
+/// Which two objects each collision bit is about: D6 and D7 of the eight registers in turn.
+const PAIRS: [(usize, usize); 16] = [
+    (M0, P0),
+    (M0, P1),
+    (M1, P1),
+    (M1, P0),
+    (P0, BL),
+    (P0, PF),
+    (P1, BL),
+    (P1, PF),
+    (M0, BL),
+    (M0, PF),
+    (M1, BL),
+    (M1, PF),
+    (BL, BL),
+    (BL, PF),
+    (M0, M1),
+    (P0, P1),
+];
+/// The bit that no collision sets.
+const UNUSED_BIT: usize = 12;
+
+/// How many clocks after the processor's write the picture changes.
+fn delay(write: Write) -> u32 {
+    match write.register {
+        0x04 | 0x05 | 0x12 | 0x13 => 8,
+        0x0D..=0x0F => [4, 5, 2, 3][usize::from(write.cycle % 76) & 3],
+        0x01 | 0x0B | 0x0C | 0x1B..=0x1F => 1,
+        _ => 0,
+    }
+}
+
+/// Where an object lands that is reset at clock `place` of a line.
+fn reset_position(place: u32, latency: u32, in_blank: u8) -> u8 {
+    if place < BLANK {
+        in_blank
+    } else {
+        ((place - BLANK + latency) % WIDTH) as u8
+    }
+}
+
+fn moved(position: u8, pixels: i32) -> u8 {
+    (i32::from(position) + pixels).rem_euclid(WIDTH as i32) as u8
+}
+
+fn widen(bits: u8, factor: u32) -> u64 {
+    (0..8).fold(0, |wide, bit| {
+        if bits >> bit & 1 != 0 {
+            wide | ((1 << factor) - 1) << (bit * factor)
+        } else {
+            wide
+        }
+    })
+}
