@@ -51,9 +51,10 @@ impl Ale {
         self.last = [Action::NOOP; 2];
         self.console.reset();
         self.console.inputs().center_paddles();
-        self.emulate(Action::NOOP, 60);
-        self.press_reset(4);
-        self.press_reset(4);
+        for part in std::env::var("SEQ").unwrap_or("N60,R4,R4".into()).split(',') {
+            let n: u16 = part[1..].parse().unwrap();
+            if part.starts_with('N') { self.emulate(Action::NOOP, n); } else { self.press_reset(n); }
+        }
         if let Some(game) = self.game {
             for (code, frames) in game.starting_actions {
                 self.emulate(Action::new(*code).unwrap_or(Action::NOOP), *frames);

@@ -75,6 +75,8 @@ impl Console {
             properties,
             machine,
         };
+        // Power-up is a reset of its own, before the one that begins the watching.
+        console.reset();
         let format = format.unwrap_or_else(|| console.detect_format());
         console.properties.format = Some(format);
         console.machine.tia = Tia::new(format.last_line(), window(&console.properties, format));

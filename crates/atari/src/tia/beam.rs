@@ -149,6 +149,9 @@ impl Beam {
         while self.clock < to {
             let line = self.clock / LINE_CLOCKS;
             let start = line * LINE_CLOCKS;
+            if self.clock == start && self.clock > self.window.0 {
+                self.end_line();
+            }
             let from = (self.clock - start).max(BLANK);
             let end = (to - start).min(LINE_CLOCKS);
             if end > from {
@@ -156,14 +159,11 @@ impl Beam {
                 self.draw(row, from - BLANK, end - BLANK, screen);
             }
             self.clock = start + end;
-            if end == LINE_CLOCKS {
-                self.end_line();
-            }
         }
     }
 
+    /// What happens when the beam turns, noticed when it starts to draw the next line.
     fn end_line(&mut self) {
-        self.comb = false;
         for player in 0..2 {
             if self.skip_first[player] {
                 self.skip_first[player] = false;
@@ -196,6 +196,7 @@ impl Beam {
             0x04 | 0x05 => {
                 let player = usize::from(register - 0x04);
                 self.sizes[player] = value;
+                self.skip_first[player] = false;
                 self.touch(player);
                 self.touch(M0 + player);
             }
@@ -276,7 +277,7 @@ impl Beam {
         let new = reset_position(clock % LINE_CLOCKS, 5, 3);
         let old = self.positions[player];
         let moment = Moment::of(self.sizes[player], old, new);
-        if moment != Moment::Between {
+        if moment == Moment::Drawing {
             self.advance(clock + 11, screen);
         }
         self.positions[player] = new;
@@ -303,6 +304,9 @@ impl Beam {
         if motion::blanks(cycle) {
             self.comb = true;
         }
+        self.skip_first = [false; 2];
+        self.touch(P0);
+        self.touch(P1);
         for object in P0..=BL {
             let pixels = motion::motion(cycle, self.motions[object]);
             if pixels != 0 {
@@ -385,22 +389,25 @@ impl Beam {
 
     /// Makes the pixels `from..to` of a row.
     fn draw<S: Screen>(&mut self, row: u32, from: u32, to: u32, screen: &mut S) {
+        let pixels = if S::DRAWS { screen.row(row) } else { None };
         if self.vblank {
-            if S::DRAWS && let Some(pixels) = screen.row(row) {
+            if let Some(pixels) = pixels {
                 pixels[from as usize..to as usize].fill(0);
             }
-            return;
-        }
-        if self.stale != 0 {
-            self.refresh();
-        }
-        let span = lines::span(from, to);
-        self.collide(&span);
-        if S::DRAWS && let Some(pixels) = screen.row(row) {
-            self.paint(pixels, from as usize, to as usize);
-            if self.comb && from < 8 {
-                pixels[from as usize..(to as usize).min(8)].fill(0);
+        } else {
+            if self.stale != 0 {
+                self.refresh();
             }
+            self.collide(&lines::span(from, to));
+            if let Some(pixels) = pixels {
+                self.paint(pixels, from as usize, to as usize);
+                if self.comb && from < 8 {
+                    pixels[from as usize..(to as usize).min(8)].fill(0);
+                }
+            }
+        }
+        if from < 8 && to >= 8 {
+            self.comb = false;
         }
     }
 
@@ -421,20 +428,14 @@ impl Beam {
             let score = self.control & 2 != 0;
             let first = on(P0) || on(M0);
             let second = on(P1) || on(M1);
-            let field_colour = if score && !on(BL) {
-                if x < 80 { player0 } else { player1 }
-            } else {
+            *pixel = if self.control & 4 != 0 && (on(PF) || on(BL)) {
                 field
-            };
-            let front = on(PF) || on(BL);
-            *pixel = if front && self.control & 4 != 0 {
-                field_colour
-            } else if first {
+            } else if first || score && on(PF) && x < 80 {
                 player0
-            } else if second {
+            } else if second || score && on(PF) {
                 player1
-            } else if front {
-                field_colour
+            } else if on(PF) || on(BL) {
+                field
             } else {
                 back
             };
@@ -513,7 +514,7 @@ fn delay(write: Write) -> u32 {
     match write.register {
         0x04 | 0x05 | 0x12 | 0x13 => 8,
         0x0D..=0x0F => [4, 5, 2, 3][usize::from(write.cycle % 76) & 3],
-        0x01 | 0x0B | 0x0C | 0x1B..=0x1F => 1,
+        0x01 | 0x0B | 0x0C | 0x1B | 0x1C => 1,
         _ => 0,
     }
 }
