@@ -57,7 +57,7 @@ impl Console {
         ram.fill_with(|| random.next_u32() as u8);
         let cartridge = Cartridge::new(&rom, &mut random);
         let format = properties.format;
-        let tia = Tia::new(Format::Ntsc.last_line(), window(&properties, Format::Ntsc));
+        let tia = make_tia(&properties, Format::Ntsc);
         let machine = Machine {
             cpu: Registers::new(0),
             ram,
@@ -79,7 +79,7 @@ impl Console {
         console.reset();
         let format = format.unwrap_or_else(|| console.detect_format());
         console.properties.format = Some(format);
-        console.machine.tia = Tia::new(format.last_line(), window(&console.properties, format));
+        console.machine.tia = make_tia(&console.properties, format);
         console.reset();
         console
     }
@@ -184,8 +184,10 @@ impl Console {
     }
 }
 
-/// The clocks of a frame between which there is a picture.
-fn window(properties: &Properties, format: Format) -> (u32, u32) {
-    let top = properties.top(format);
-    (top * LINE_CLOCKS, (top + properties.height(format)) * LINE_CLOCKS)
+/// A TIA that shows the part of a frame where the cartridge's picture is.
+fn make_tia(properties: &Properties, format: Format) -> Tia {
+    let top = properties.top;
+    let bottom = top + properties.height(format);
+    let window = (top * LINE_CLOCKS, bottom * LINE_CLOCKS);
+    Tia::new(format.last_line(), window, properties.combs)
 }

@@ -34,6 +34,8 @@ pub struct Properties {
     pub top: u32,
     /// The picture's height, where it is not the format's.
     pub height: Option<u32>,
+    /// Whether HMOVE blanks the left edge of a line, as it does in hardware.
+    pub combs: bool,
 }
 
 impl Properties {
@@ -45,6 +47,7 @@ impl Properties {
             format: None,
             top: 34,
             height: None,
+            combs: !SMOOTH_EDGES.contains(&md5),
         };
         if PADDLE_GAMES.contains(&md5) {
             properties.controller = Controller::Paddles;
@@ -54,10 +57,6 @@ impl Properties {
             properties.height = *height;
         }
         properties
-    }
-
-    pub(crate) fn top(&self, _format: Format) -> u32 {
-        self.top
     }
 
     pub(crate) fn height(&self, format: Format) -> u32 {
@@ -79,8 +78,15 @@ const PADDLE_GAMES: [&str; 6] = [
 ];
 
 /// Cartridges whose picture starts or ends elsewhere: carnival, pooyan, journey_escape.
-const PICTURES: [(&str, u32, Option<u32>); 3] = [
-    ("028024fb8e5e5f18ea586652f9799c96", 34, Some(214)),
+const PICTURES: [(&str, u32, Option<u32>); 4] = [
+    ("484b0076816a104875e00467d431c2d2", 40, None),
+    ("028024fb8e5e5f18ea586652f9799c96", 26, Some(214)),
     ("4799a40b6e889370b7ee55c17ba65141", 34, Some(220)),
     ("718ae62c70af4e5fd8e932fee216948a", 34, Some(230)),
+];
+
+/// Cartridges whose left edge the reference does not blank: battle_zone, ms_pacman.
+const SMOOTH_EDGES: [&str; 2] = [
+    "41f252a66c6301f1e8ab3612c19bc5d4",
+    "87e79cd41ce136fd4f72cc6e2c161bee",
 ];

@@ -30,6 +30,9 @@ impl Screen for NoScreen {
     }
 }
 
+/// A clock before all frames.
+const LONG_AGO: i32 = i32::MIN / 2;
+
 const P0: usize = 0;
 const P1: usize = 1;
 const M0: usize = 2;
@@ -44,6 +47,8 @@ pub(crate) struct Beam {
     clock: u32,
     /// The clocks between which there is a picture at all.
     window: (u32, u32),
+    /// Whether HMOVE blanks pixels at all: for some cartridges the reference leaves them.
+    combs: bool,
 
     vblank: bool,
     sizes: [u8; 2],
@@ -83,10 +88,11 @@ pub(crate) struct Beam {
 }
 
 impl Beam {
-    pub(crate) fn new(window: (u32, u32)) -> Self {
+    pub(crate) fn new(window: (u32, u32), combs: bool) -> Self {
         Self {
             clock: window.0,
             window,
+            combs,
             vblank: false,
             sizes: [0; 2],
             colours: [0; 4],
@@ -106,7 +112,7 @@ impl Beam {
             positions: [0; 5],
             skip_first: [false; 2],
             comb: false,
-            hmove_clock: i32::MIN / 2,
+            hmove_clock: LONG_AGO,
             stars: false,
             star_phase: 0,
             collided: 0,
@@ -118,6 +124,11 @@ impl Beam {
     /// Goes back to the top of the next frame.
     pub(crate) fn start_frame(&mut self) {
         self.clock = self.window.0;
+        self.hmove_clock = LONG_AGO;
+    }
+
+    pub(crate) fn combs(&self) -> bool {
+        self.combs
     }
 
     /// The clocks between which there is a picture.
@@ -221,11 +232,13 @@ impl Beam {
             0x10 | 0x11 => self.place_player(usize::from(register - 0x10), clock, screen),
             0x12 | 0x13 => {
                 let missile = M0 + usize::from(register - 0x12);
-                self.positions[missile] = reset_position(place, 4, 2);
+                self.positions[missile] = self.odd_place(missile, clock)
+                    .unwrap_or_else(|| reset_position(place, 4, 2));
                 self.touch(missile);
             }
             0x14 => {
-                self.positions[BL] = reset_position(place, 4, 2);
+                self.positions[BL] = self.odd_place(BL, clock)
+                    .unwrap_or_else(|| reset_position(place, 4, 2));
                 self.touch(BL);
             }
             0x1B | 0x1C => {
@@ -285,6 +298,21 @@ impl Beam {
         self.touch(player);
     }
 
+    /// Where a missile or the ball lands whose reset meets the clocks of an HMOVE that is still
+    /// running: the seven cases that the reference knows.
+    fn odd_place(&self, object: usize, clock: u32) -> Option<u8> {
+        let cycle = clock as i32 % LINE_CLOCKS as i32 / 3;
+        let strobed = cycle - (clock as i32 - self.hmove_clock) / 3;
+        match (object, strobed, cycle) {
+            (BL | M1, 3, 6) => Some(3),
+            (BL, 3, 9) => Some(5),
+            (BL, 3, 10) => Some(6),
+            (BL, 2, 20) | (BL, 5, 23) => Some(10),
+            (M0, 3, 23) => Some(8),
+            _ => None,
+        }
+    }
+
     /// RESMP0 and RESMP1: a missile let go starts from its player's middle.
     fn lock_missile(&mut self, player: usize, lock: bool) {
         if self.locked[player] && !lock {
@@ -301,7 +329,7 @@ impl Beam {
 
     /// HMOVE.
     fn strobe_motion(&mut self, cycle: i32, clock: u32) {
-        if motion::blanks(cycle) {
+        if self.combs && motion::blanks(cycle) {
             self.comb = true;
         }
         self.skip_first = [false; 2];

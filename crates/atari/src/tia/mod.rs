@@ -45,9 +45,9 @@ pub(crate) struct Tia {
 }
 
 impl Tia {
-    pub(crate) fn new(last_line: i64, window: (u32, u32)) -> Self {
+    pub(crate) fn new(last_line: i64, window: (u32, u32), combs: bool) -> Self {
         Self {
-            beam: Beam::new(window),
+            beam: Beam::new(window, combs),
             replayed: 0,
             vsync_ripe: i64::MAX,
             last_line,
@@ -59,7 +59,7 @@ impl Tia {
 
     /// The chip after a reset.
     pub(crate) fn fresh(&self) -> Self {
-        Self::new(self.last_line, self.beam.window())
+        Self::new(self.last_line, self.beam.window(), self.beam.combs())
     }
 
     pub(crate) fn rebase(&mut self, cycles: i64) {
