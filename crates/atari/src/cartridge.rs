@@ -239,15 +239,9 @@ fn mapper_of_8k(bytes: &[u8]) -> Mapper {
     if touches(0xFE0..=0xFF7) > f8 {
         return Mapper::E0;
     }
-    // An FE program never names a switch: its calls themselves reach into the other bank, in
-    // address spaces that differ by line 13.
-    let calls_to = |page: u8| {
-        bytes
-            .windows(3)
-            .filter(|code| code[0] == 0x20 && code[2] & 0xF0 == page)
-            .count()
-    };
-    if f8 == 0 && calls_to(0xD0) > 0 && calls_to(0xF0) > 0 {
+    // An FE program never names a switch: its jumps and calls reach into the other bank, for the
+    // first bank has address line 13 set and the second has it clear, in their vectors too.
+    if f8 == 0 && bytes[0xFFD] & 0x20 != 0 && bytes[0x1FFD] & 0x20 == 0 {
         return Mapper::Fe;
     }
     Mapper::F8

@@ -160,13 +160,15 @@ impl Console {
 
     fn start_frame(&mut self) {
         let machine = &mut self.machine;
-        let passed = machine.cycle - machine.cycle % LINE_CYCLES;
+        let lines = machine.cycle / LINE_CYCLES;
+        let passed = lines * LINE_CYCLES;
+        let faded = self.properties.format == Some(Format::Pal) && lines % 2 == 1;
+        machine.tia.catch_up(self.frames.writes());
         machine.cycle -= passed;
         machine.riot.rebase(passed);
         machine.tia.rebase(passed);
         machine.cartridge.rebase(passed);
-        machine.tia.catch_up(self.frames.writes());
-        machine.tia.beam.start_frame();
+        machine.tia.beam.start_frame(faded);
         machine.tia.replayed = 0;
         self.frames.start(&machine.tia.beam);
     }

@@ -54,6 +54,8 @@ pub(crate) struct Beam {
     sizes: [u8; 2],
     /// The colours of player 0, player 1, playfield and background.
     colours: [u8; 4],
+    /// Whether colours are lost in this frame: palette indices are odd then.
+    faded: bool,
     control: u8,
     /// The playfield's 20 bits, leftmost in bit 0.
     playfield: u32,
@@ -79,6 +81,7 @@ pub(crate) struct Beam {
     /// The starfield of Cosmic Ark: a motion that HMOVE left running.
     stars: bool,
     star_phase: u8,
+    star_shape: StarShape,
 
     /// Two bits per collision register, D7 above D6.
     collided: u16,
@@ -96,6 +99,7 @@ impl Beam {
             vblank: false,
             sizes: [0; 2],
             colours: [0; 4],
+            faded: false,
             control: 0,
             playfield: 0,
             reflect: false,
@@ -115,6 +119,7 @@ impl Beam {
             hmove_clock: LONG_AGO,
             stars: false,
             star_phase: 0,
+            star_shape: StarShape::Plain,
             collided: 0,
             objects: [EMPTY; 6],
             stale: 0,
@@ -122,8 +127,11 @@ impl Beam {
     }
 
     /// Goes back to the top of the next frame.
-    pub(crate) fn start_frame(&mut self) {
+    ///
+    /// A PAL television loses the colours of a frame that follows one with an odd number of lines.
+    pub(crate) fn start_frame(&mut self, faded: bool) {
         self.clock = self.window.0;
+        self.faded = faded;
         self.hmove_clock = LONG_AGO;
     }
 
@@ -188,7 +196,13 @@ impl Beam {
         }
         if self.stars {
             self.star_phase = (self.star_phase + 1) & 3;
-            let step = [18, 33, 0, 17][usize::from(self.star_phase)];
+            let (step, shape) = match self.star_phase {
+                0 => (18, StarShape::Plain),
+                1 => (33, StarShape::Wide),
+                2 => (0, StarShape::Hidden),
+                _ => (17, StarShape::Plain),
+            };
+            self.star_shape = shape;
             self.positions[M0] = moved(self.positions[M0], -step);
             self.touch(M0);
         }
@@ -207,6 +221,7 @@ impl Beam {
             0x04 | 0x05 => {
                 let player = usize::from(register - 0x04);
                 self.sizes[player] = value;
+                self.plain_star(player);
                 self.skip_first[player] = false;
                 self.touch(player);
                 self.touch(M0 + player);
@@ -232,6 +247,7 @@ impl Beam {
             0x10 | 0x11 => self.place_player(usize::from(register - 0x10), clock, screen),
             0x12 | 0x13 => {
                 let missile = M0 + usize::from(register - 0x12);
+                self.plain_star(missile - M0);
                 self.positions[missile] = self.odd_place(missile, clock)
                     .unwrap_or_else(|| reset_position(place, 4, 2));
                 self.touch(missile);
@@ -262,6 +278,15 @@ impl Beam {
                 self.ball_on = value & 2 != 0;
                 self.touch(BL);
             }
+            0x22 => {
+                // A motion changed from 7 to 6 just as its last clock is due never ends.
+                let due = clock as i32 == self.hmove_clock + 63;
+                if due && self.motions[M0] == 0x70 && value & 0xF0 == 0x60 {
+                    self.stars = true;
+                    self.star_phase = 0;
+                }
+                self.motions[M0] = value & 0xF0;
+            }
             0x20..=0x24 => self.motions[usize::from(register - 0x20)] = value & 0xF0,
             0x25 | 0x26 => {
                 let player = usize::from(register - 0x25);
@@ -277,6 +302,12 @@ impl Beam {
             0x2B => self.motions = [0; 5],
             0x2C => self.collided = 0,
             _ => {}
+        }
+    }
+
+    fn plain_star(&mut self, player: usize) {
+        if player == 0 {
+            self.star_shape = StarShape::Plain;
         }
     }
 
@@ -333,8 +364,11 @@ impl Beam {
             self.comb = true;
         }
         self.skip_first = [false; 2];
+        self.stars = false;
+        self.plain_star(0);
         self.touch(P0);
         self.touch(P1);
+        self.touch(M0);
         for object in P0..=BL {
             let pixels = motion::motion(cycle, self.motions[object]);
             if pixels != 0 {
@@ -397,7 +431,14 @@ impl Beam {
         if !self.missiles_on[player] || self.locked[player] {
             return line;
         }
-        let size = self.sizes[player];
+        let mut size = self.sizes[player];
+        if player == 0 {
+            match self.star_shape {
+                StarShape::Plain => {}
+                StarShape::Wide => size |= 0x10,
+                StarShape::Hidden => return line,
+            }
+        }
         let pattern = (1 << (1 << (size >> 4 & 3))) - 1;
         for offset in COPIES[usize::from(size & 7)] {
             lines::place(&mut line, pattern, u32::from(self.positions[M0 + player]) + offset);
@@ -450,7 +491,8 @@ impl Beam {
     }
 
     fn paint(&self, pixels: &mut [u8], from: usize, to: usize) {
-        let [player0, player1, field, back] = self.colours;
+        let [player0, player1, field, back] =
+            self.colours.map(|colour| colour | u8::from(self.faded));
         for (x, pixel) in pixels.iter_mut().enumerate().take(to).skip(from) {
             let on = |object: usize| self.objects[object][x / 64] >> (x % 64) & 1 != 0;
             let score = self.control & 2 != 0;
@@ -469,6 +511,14 @@ impl Beam {
             };
         }
     }
+}
+
+/// How missile 0 looks on a line of the starfield.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StarShape {
+    Plain,
+    Wide,
+    Hidden,
 }
 
 /// How a player's reset meets the copies that are on their way to the screen.

@@ -70,12 +70,14 @@ impl Tia {
         }
     }
 
-    /// Replays what the log holds and the beam has not seen, for its collisions.
+    /// Replays what the log holds and the beam has not seen, for its collisions, up to the last
+    /// access.
     pub(crate) fn catch_up(&mut self, writes: &[Write]) {
         for write in &writes[self.replayed.min(writes.len())..] {
             self.beam.write(*write, &mut NoScreen);
         }
         self.replayed = writes.len();
+        self.beam.advance(clock_of(self.touched), &mut NoScreen);
     }
 
     pub(crate) fn read(
@@ -92,7 +94,6 @@ impl Tia {
         match register {
             0..=7 => {
                 self.catch_up(writes);
-                self.beam.advance(clock_of(cycle), &mut NoScreen);
                 self.beam.collisions(register) | floating
             }
             8..=11 => {
