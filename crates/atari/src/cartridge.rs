@@ -171,6 +171,7 @@ impl Cartridge {
     #[inline(never)]
     pub(crate) fn read(&mut self, rom: &Rom, address: u16, now: i64) -> u8 {
         let low = address & 0xFFF;
+        self.dpc.step_random();
         match self.mapper {
             Mapper::Fe => {
                 let bank = if address & 0x2000 == 0 { 4096 } else { 0 };
@@ -196,6 +197,9 @@ impl Cartridge {
     #[inline(never)]
     pub(crate) fn write(&mut self, address: u16, value: u8, now: i64) {
         let low = address & 0xFFF;
+        if self.plain_index(address).is_none() {
+            self.dpc.step_random();
+        }
         match self.mapper {
             Mapper::F8Sc | Mapper::F6Sc if low < 0x80 => self.memory[usize::from(low)] = value,
             Mapper::Dpc if (0x40..0x80).contains(&low) => self.dpc.write(low, value, now),

@@ -64,7 +64,7 @@ impl Console {
             riot: Riot::new(0),
             tia,
             cartridge,
-            inputs: Inputs::new(properties.controller, properties.swap_paddles),
+            inputs: Inputs::new(&properties),
             cycle: 0,
             partial: false,
             random,
@@ -75,8 +75,8 @@ impl Console {
             properties,
             machine,
         };
-        // Power-up is a reset of its own, before the one that begins the watching.
-        console.reset();
+        // Power-up draws a timer of its own, before the reset that begins the watching.
+        console.machine.random.next_u32();
         let format = format.unwrap_or_else(|| console.detect_format());
         console.properties.format = Some(format);
         console.machine.tia = make_tia(&console.properties, format);

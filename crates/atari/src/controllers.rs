@@ -1,5 +1,7 @@
 //! What is plugged in and pressed: joysticks, paddles and the console's own switches.
 
+use crate::properties::Properties;
+
 /// A controller's kind: a property of the game.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
@@ -69,8 +71,9 @@ pub struct Inputs {
     sticks: [u8; 2],
     fires: [bool; 2],
     paddles: Option<[Paddle; 2]>,
-    /// Whether the knobs of the two paddles are exchanged between the pins.
-    swap_paddles: bool,
+    /// Whether the two players' pins are exchanged: sticks between the ports, knobs within one.
+    swapped: bool,
+    right_paddles: bool,
     reset: bool,
     select: bool,
     difficulty: u8,
@@ -88,15 +91,16 @@ const KNOB_SPEED: i32 = 23_000;
 
 impl Inputs {
     /// Everything released.
-    pub fn new(controller: Controller, swap_paddles: bool) -> Self {
+    pub fn new(properties: &Properties) -> Self {
         let middle = Paddle {
             resistance: (MOST_RESISTANCE + LEAST_RESISTANCE) / 2,
         };
         Self {
             sticks: [0x0F; 2],
             fires: [false; 2],
-            paddles: (controller == Controller::Paddles).then(|| [middle.clone(), middle]),
-            swap_paddles,
+            paddles: (properties.controller == Controller::Paddles).then(|| [middle.clone(), middle]),
+            swapped: properties.swapped,
+            right_paddles: properties.right_paddles,
             reset: false,
             select: false,
             difficulty: 0,
@@ -150,10 +154,11 @@ impl Inputs {
     /// The pins of the RIOT's port A.
     pub(crate) fn port_a(&self) -> u8 {
         match &self.paddles {
+            None if self.swapped => self.sticks[1] << 4 | self.sticks[0],
             None => self.sticks[0] << 4 | self.sticks[1],
             Some(_) => {
                 let mut pins = 0xFF;
-                let (first, second) = if self.swap_paddles { (0x40, 0x80) } else { (0x80, 0x40) };
+                let (first, second) = if self.swapped { (0x40, 0x80) } else { (0x80, 0x40) };
                 if self.fires[0] {
                     pins &= !first;
                 }
@@ -179,19 +184,21 @@ impl Inputs {
 
     /// Whether a button pin (input 4 or 5) is up.
     pub(crate) fn button_up(&self, port: usize) -> bool {
-        self.paddles.is_some() || !self.fires[port & 1]
+        self.paddles.is_some() || !self.fires[(port & 1) ^ usize::from(self.swapped)]
     }
 
     /// How many cycles the capacitor of an input takes to charge; none where nothing is plugged
     /// in.
     pub(crate) fn charge_cycles(&self, input: usize) -> Option<i64> {
         let paddles = self.paddles.as_ref()?;
-        let paddle = match (input, self.swap_paddles) {
-            (0, false) | (1, true) => &paddles[0],
-            (1, false) | (0, true) => &paddles[1],
+        // The knobs of the right port are there, and always turned to nothing.
+        let resistance = match (input, self.swapped) {
+            (0, false) | (1, true) => paddles[0].resistance,
+            (1, false) | (0, true) => paddles[1].resistance,
+            _ if self.right_paddles => 0,
             _ => return None,
         };
-        let seconds = 1.6 * f64::from(paddle.resistance) * 0.01e-6;
+        let seconds = 1.6 * f64::from(resistance) * 0.01e-6;
         Some((seconds * 1.19e6) as i64)
     }
 }

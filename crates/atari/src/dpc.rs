@@ -45,11 +45,10 @@ impl Dpc {
         self.voices_at = self.voices_at.saturating_sub(cycles);
     }
 
-    /// Reads one of the 64 read addresses. The random number steps at every read.
+    /// Reads one of the 64 read addresses.
     pub fn read(&mut self, low: u16, graphics: &[u8; 2048], now: i64) -> u8 {
         let index = usize::from(low & 7);
         let function = (low >> 3) & 7;
-        self.step_random();
         self.update_flag(index);
         let result = match function {
             0 if index < 4 => self.random,
@@ -109,8 +108,9 @@ impl Dpc {
         }
     }
 
-    /// The shift register's feedback: the exclusive-nor of four of its bits.
-    fn step_random(&mut self) {
+    /// Steps the random number, as every access to the chip does: the exclusive-nor of four of
+    /// the shift register's bits comes in.
+    pub fn step_random(&mut self) {
         let taps = self.random & 0b1011_1000;
         let bit = u8::from(taps.count_ones() % 2 == 0);
         self.random = (self.random << 1) | bit;

@@ -26,8 +26,10 @@ impl Format {
 pub struct Properties {
     /// What is plugged into both ports.
     pub controller: Controller,
-    /// Whether the two paddles are exchanged.
-    pub swap_paddles: bool,
+    /// Whether the two players' controllers are exchanged.
+    pub swapped: bool,
+    /// Whether there are paddles in the right port too, which nobody turns.
+    pub right_paddles: bool,
     /// The format, where watching the program would not find it.
     pub format: Option<Format>,
     /// The first line of the picture.
@@ -43,7 +45,8 @@ impl Properties {
     pub fn of(md5: &str) -> Self {
         let mut properties = Self {
             controller: Controller::Joystick,
-            swap_paddles: false,
+            swapped: SWAPPED.contains(&md5),
+            right_paddles: RIGHT_PADDLES.contains(&md5),
             format: None,
             top: 34,
             height: None,
@@ -85,8 +88,16 @@ const PICTURES: [(&str, u32, Option<u32>); 4] = [
     ("718ae62c70af4e5fd8e932fee216948a", 34, Some(230)),
 ];
 
-/// Cartridges whose left edge the reference does not blank: battle_zone, ms_pacman.
-const SMOOTH_EDGES: [&str; 2] = [
+/// Cartridges whose left edge the reference does not blank: asteroids, battle_zone,
+/// ms_pacman.
+const SMOOTH_EDGES: [&str; 3] = [
+    "ccbd36746ed4525821a8083b0d6d2c2c",
     "41f252a66c6301f1e8ab3612c19bc5d4",
     "87e79cd41ce136fd4f72cc6e2c161bee",
 ];
+
+/// Cartridges whose first player has the second paddle or the right stick: pong, wizard_of_wor.
+const SWAPPED: [&str; 2] = ["7e8aa18bc9502eb57daaf5e7c1e94da7", "60e0ea3cbe0913d39803477945e9e5ec"];
+
+/// Cartridges with paddles in both ports: pong.
+const RIGHT_PADDLES: [&str; 1] = ["60e0ea3cbe0913d39803477945e9e5ec"];
