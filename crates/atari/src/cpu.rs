@@ -246,8 +246,8 @@ impl Core {
             // The stack.
             0x48 => { self.cycle += 3; self.push(bus, self.a); }
             0x08 => { self.cycle += 3; let p = self.status() | BREAK; self.push(bus, p); }
-            0x68 => { self.cycle += 4; self.a = self.pull(bus); self.flags(self.a); }
-            0x28 => { self.cycle += 4; let p = self.pull(bus); self.set_status(p); }
+            0x68 => { self.cycle += 4; self.glance(bus); self.a = self.pull(bus); self.flags(self.a); }
+            0x28 => { self.cycle += 4; self.glance(bus); let p = self.pull(bus); self.set_status(p); }
 
             // Logic and arithmetic.
             0x29 => { self.cycle += 2; let v = operand!(self, bus, imm); self.and(v); }
@@ -372,12 +372,14 @@ impl Core {
             }
             0x60 => {
                 self.cycle += 6;
+                self.glance(bus);
                 let low = self.pull(bus);
                 let high = self.pull(bus);
                 self.pc = u16::from_le_bytes([low, high]).wrapping_add(1);
             }
             0x40 => {
                 self.cycle += 6;
+                self.glance(bus);
                 let p = self.pull(bus);
                 self.set_status(p);
                 let low = self.pull(bus);
@@ -621,6 +623,15 @@ impl Core {
     fn push(&mut self, bus: &mut Bus<'_>, value: u8) {
         self.write_zero_page(bus, self.s, value);
         self.s = self.s.wrapping_sub(1);
+    }
+
+    /// Before pulling, the chip reads where the stack pointer still is: the byte stays on the bus
+    /// for whatever floats there.
+    #[inline(always)]
+    fn glance(&mut self, bus: &mut Bus<'_>) {
+        if self.s & 0x80 != 0 {
+            self.seen = bus.machine.ram[usize::from(self.s & 0x7F)];
+        }
     }
 
     #[inline(always)]
