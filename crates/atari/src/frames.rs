@@ -45,7 +45,6 @@ impl Frame {
         }
         let mut screen = Pixels(pixels);
         let mut beam = self.start.clone();
-        if std::env::var("DUMP").is_ok() { for w in &self.writes { println!("W {} {} {:02x} {:02x}", w.cycle/76, w.cycle%76, w.register, w.value); } println!("END"); }
         for write in &self.writes {
             beam.write(*write, &mut screen);
         }

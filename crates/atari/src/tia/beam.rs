@@ -45,6 +45,9 @@ const PF: usize = 5;
 pub(crate) struct Beam {
     /// The clock, from the frame's first line on, up to which the picture is done.
     clock: u32,
+    /// The clock at which the current line began, and its row in the picture.
+    line_start: u32,
+    row: u32,
     /// The clocks between which there is a picture at all.
     window: (u32, u32),
     /// Whether HMOVE blanks pixels at all: for some cartridges the reference leaves them.
@@ -88,12 +91,18 @@ pub(crate) struct Beam {
     /// The pixels of the six objects, where `stale` does not name them.
     objects: [Line; 6],
     stale: u8,
+    /// Which objects have any pixels at all.
+    live: u8,
+    /// Whether the objects as they are have been looked at for collisions over a whole line.
+    line_known: bool,
 }
 
 impl Beam {
     pub(crate) fn new(window: (u32, u32), combs: bool) -> Self {
         Self {
             clock: window.0,
+            line_start: window.0,
+            row: 0,
             window,
             combs,
             vblank: false,
@@ -123,6 +132,8 @@ impl Beam {
             collided: 0,
             objects: [EMPTY; 6],
             stale: 0,
+            live: 0,
+            line_known: false,
         }
     }
 
@@ -131,6 +142,8 @@ impl Beam {
     /// A PAL television loses the colours of a frame that follows one with an odd number of lines.
     pub(crate) fn start_frame(&mut self, faded: bool) {
         self.clock = self.window.0;
+        self.line_start = self.window.0;
+        self.row = 0;
         self.faded = faded;
         self.hmove_clock = LONG_AGO;
     }
@@ -155,10 +168,52 @@ impl Beam {
     }
 
     /// Replays one write.
+    #[inline]
     pub(crate) fn write<S: Screen>(&mut self, write: Write, screen: &mut S) {
         let clock = u32::from(write.cycle) * 3;
-        self.advance(clock + delay(write), screen);
+        if self.shows::<S>(write) {
+            self.advance(clock + delay(write), screen);
+        }
         self.apply(write, clock, screen);
+    }
+
+    /// Whether a write changes pixels or collisions from its moment on: for all others the beam
+    /// need not stop.
+    #[inline(always)]
+    fn shows<S: Screen>(&self, write: Write) -> bool {
+        let Write { register, value, .. } = write;
+        match register {
+            0x01 => self.vblank != (value & 2 != 0),
+            0x04 | 0x05 => {
+                let player = usize::from(register - 0x04);
+                self.sizes[player] != value
+                    || self.skip_first[player]
+                    || self.star_shape != StarShape::Plain
+            }
+            0x06..=0x09 => {
+                S::DRAWS && self.colours[usize::from(register - 0x06)] != value & 0xFE
+            }
+            0x0A => self.control != value || self.reflect != (value & 1 != 0),
+            0x0B | 0x0C => self.mirrored[usize::from(register - 0x0B)] != (value & 8 != 0),
+            0x0D..=0x0F => {
+                let (mask, bits) = playfield_part(register, value);
+                self.playfield & mask != bits
+            }
+            0x1B | 0x1C => {
+                let player = usize::from(register - 0x1B);
+                let other = 1 - player;
+                (!self.delayed[player] && self.graphics[player] != value)
+                    || (self.delayed[other] && self.old_graphics[other] != self.graphics[other])
+                    || (player == 1 && self.ball_delayed && self.old_ball_on != self.ball_on)
+            }
+            0x1D | 0x1E => self.missiles_on[usize::from(register - 0x1D)] != (value & 2 != 0),
+            0x1F => !self.ball_delayed && self.ball_on != (value & 2 != 0),
+            0x20..=0x24 | 0x2B => false,
+            0x25 | 0x26 => self.delayed[usize::from(register - 0x25)] != (value & 1 != 0),
+            0x27 => self.ball_delayed != (value & 1 != 0),
+            0x28 | 0x29 => self.locked[usize::from(register - 0x28)] != (value & 2 != 0),
+            _ => true,
+        }
     }
 
     /// Lets the beam run up to `clock`.
@@ -166,18 +221,17 @@ impl Beam {
     pub(crate) fn advance<S: Screen>(&mut self, clock: u32, screen: &mut S) {
         let to = clock.min(self.window.1);
         while self.clock < to {
-            let line = self.clock / LINE_CLOCKS;
-            let start = line * LINE_CLOCKS;
-            if self.clock == start && self.clock > self.window.0 {
+            if self.clock == self.line_start + LINE_CLOCKS {
+                self.line_start = self.clock;
+                self.row += 1;
                 self.end_line();
             }
-            let from = (self.clock - start).max(BLANK);
-            let end = (to - start).min(LINE_CLOCKS);
+            let from = (self.clock - self.line_start).max(BLANK);
+            let end = (to - self.line_start).min(LINE_CLOCKS);
             if end > from {
-                let row = line - self.window.0 / LINE_CLOCKS;
-                self.draw(row, from - BLANK, end - BLANK, screen);
+                self.draw(from - BLANK, end - BLANK, screen);
             }
-            self.clock = start + end;
+            self.clock = self.line_start + end;
         }
     }
 
@@ -241,9 +295,13 @@ impl Beam {
                 self.mirrored[player] = value & 8 != 0;
                 self.touch(player);
             }
-            0x0D => self.set_playfield(0x0_000F, u32::from(value >> 4)),
-            0x0E => self.set_playfield(0x0_0FF0, u32::from(value.reverse_bits()) << 4),
-            0x0F => self.set_playfield(0xF_F000, u32::from(value) << 12),
+            0x0D..=0x0F => {
+                let (mask, bits) = playfield_part(register, value);
+                if self.playfield & mask != bits {
+                    self.playfield = (self.playfield & !mask) | bits;
+                    self.touch(PF);
+                }
+            }
             0x10 | 0x11 => self.place_player(usize::from(register - 0x10), clock, screen),
             0x12 | 0x13 => {
                 let missile = M0 + usize::from(register - 0x12);
@@ -260,14 +318,22 @@ impl Beam {
             0x1B | 0x1C => {
                 let player = usize::from(register - 0x1B);
                 let other = 1 - player;
-                self.graphics[player] = value;
-                self.old_graphics[other] = self.graphics[other];
-                if player == 1 {
+                if self.graphics[player] != value {
+                    self.graphics[player] = value;
+                    if !self.delayed[player] {
+                        self.touch(player);
+                    }
+                }
+                if self.old_graphics[other] != self.graphics[other] {
+                    self.old_graphics[other] = self.graphics[other];
+                    if self.delayed[other] {
+                        self.touch(other);
+                    }
+                }
+                if player == 1 && self.old_ball_on != self.ball_on {
                     self.old_ball_on = self.ball_on;
                     self.touch(BL);
                 }
-                self.touch(P0);
-                self.touch(P1);
             }
             0x1D | 0x1E => {
                 let player = usize::from(register - 0x1D);
@@ -300,7 +366,10 @@ impl Beam {
             0x28 | 0x29 => self.lock_missile(usize::from(register - 0x28), value & 2 != 0),
             0x2A => self.strobe_motion(i32::from(cycle % 76), clock),
             0x2B => self.motions = [0; 5],
-            0x2C => self.collided = 0,
+            0x2C => {
+                self.collided = 0;
+                self.line_known = false;
+            }
             _ => {}
         }
     }
@@ -309,11 +378,6 @@ impl Beam {
         if player == 0 {
             self.star_shape = StarShape::Plain;
         }
-    }
-
-    fn set_playfield(&mut self, mask: u32, bits: u32) {
-        self.playfield = (self.playfield & !mask) | (bits & mask);
-        self.touch(PF);
     }
 
     /// RESP0 and RESP1.
@@ -381,20 +445,24 @@ impl Beam {
 
     /// Brings the pixels of changed objects up to date.
     fn refresh(&mut self) {
-        let stale = std::mem::take(&mut self.stale);
-        for player in [P0, P1] {
-            if stale & (1 << player) != 0 {
-                self.objects[player] = self.player_line(player);
+        let mut stale = std::mem::take(&mut self.stale);
+        self.line_known = false;
+        while stale != 0 {
+            let object = stale.trailing_zeros() as usize;
+            stale &= stale - 1;
+            let line = match object {
+                P0 | P1 => self.player_line(object),
+                M0 | M1 => self.missile_line(object - M0),
+                BL => self.ball_line(),
+                _ => lines::playfield(self.playfield, self.reflect),
+            };
+            let bit = 1 << object;
+            if line == EMPTY {
+                self.live &= !bit;
+            } else {
+                self.live |= bit;
             }
-            if stale & (1 << (M0 + player)) != 0 {
-                self.objects[M0 + player] = self.missile_line(player);
-            }
-        }
-        if stale & (1 << BL) != 0 {
-            self.objects[BL] = self.ball_line();
-        }
-        if stale & (1 << PF) != 0 {
-            self.objects[PF] = lines::playfield(self.playfield, self.reflect);
+            self.objects[object.min(PF)] = line;
         }
     }
 
@@ -456,9 +524,10 @@ impl Beam {
         line
     }
 
-    /// Makes the pixels `from..to` of a row.
-    fn draw<S: Screen>(&mut self, row: u32, from: u32, to: u32, screen: &mut S) {
-        let pixels = if S::DRAWS { screen.row(row) } else { None };
+    /// Makes the pixels `from..to` of the current row.
+    #[inline]
+    fn draw<S: Screen>(&mut self, from: u32, to: u32, screen: &mut S) {
+        let pixels = if S::DRAWS { screen.row(self.row) } else { None };
         if self.vblank {
             if let Some(pixels) = pixels {
                 pixels[from as usize..to as usize].fill(0);
@@ -467,9 +536,20 @@ impl Beam {
             if self.stale != 0 {
                 self.refresh();
             }
-            self.collide(&lines::span(from, to));
+            // Collisions latch: a pair that has met once, or whose objects are as they were when
+            // they last had a whole line to meet in, need not be looked at.
+            let pairs = PAIRS_OF[usize::from(self.live & 63)] & !self.collided;
+            if pairs != 0 && !self.line_known {
+                let whole = from == 0 && to == WIDTH;
+                if whole {
+                    self.collide(pairs, &[!0; 3]);
+                    self.line_known = true;
+                } else {
+                    self.collide(pairs, &lines::span(from, to));
+                }
+            }
             if let Some(pixels) = pixels {
-                self.paint(pixels, from as usize, to as usize);
+                self.paint(pixels, from, to);
                 if self.comb && from < 8 {
                     pixels[from as usize..(to as usize).min(8)].fill(0);
                 }
@@ -480,38 +560,55 @@ impl Beam {
         }
     }
 
-    fn collide(&mut self, span: &Line) {
-        for (bit, (first, second)) in PAIRS.iter().enumerate() {
-            let (first, second) = (&self.objects[*first], &self.objects[*second]);
-            let both = (0..3).fold(0, |sum, word| sum | first[word] & second[word] & span[word]);
-            if both != 0 && bit != UNUSED_BIT {
+    #[inline]
+    fn collide(&mut self, mut pairs: u16, span: &Line) {
+        while pairs != 0 {
+            let bit = pairs.trailing_zeros() as usize;
+            pairs &= pairs - 1;
+            let (first, second) = PAIRS[bit & 15];
+            let (first, second) = (&self.objects[first], &self.objects[second]);
+            let both = (first[0] & second[0] & span[0])
+                | (first[1] & second[1] & span[1])
+                | (first[2] & second[2] & span[2]);
+            if both != 0 {
                 self.collided |= 1 << bit;
             }
         }
     }
 
-    fn paint(&self, pixels: &mut [u8], from: usize, to: usize) {
+    /// Paints a span: the background, then the objects from the hindmost to the foremost.
+    fn paint(&self, pixels: &mut [u8], from: u32, to: u32) {
         let [player0, player1, field, back] =
             self.colours.map(|colour| colour | u8::from(self.faded));
-        for (x, pixel) in pixels.iter_mut().enumerate().take(to).skip(from) {
-            let on = |object: usize| self.objects[object][x / 64] >> (x % 64) & 1 != 0;
-            let score = self.control & 2 != 0;
-            let first = on(P0) || on(M0);
-            let second = on(P1) || on(M1);
-            *pixel = if self.control & 4 != 0 && (on(PF) || on(BL)) {
-                field
-            } else if first || score && on(PF) && x < 80 {
-                player0
-            } else if second || score && on(PF) {
-                player1
-            } else if on(PF) || on(BL) {
-                field
-            } else {
-                back
-            };
+        pixels[from as usize..to as usize].fill(back);
+        if self.live == 0 {
+            return;
+        }
+        let span = lines::span(from, to);
+        let [p0, p1, m0, m1, ball, playfield] = &self.objects;
+        let first = lines::both(p0, m0);
+        let second = lines::both(p1, m1);
+        if self.control & 4 != 0 {
+            lines::paint(pixels, &second, &span, player1);
+            lines::paint(pixels, &first, &span, player0);
+            lines::paint(pixels, &lines::both(playfield, ball), &span, field);
+        } else if self.control & 2 != 0 {
+            // The two halves of the playfield belong to the players, in colour and in priority.
+            let left = lines::common(playfield, &LEFT_HALF);
+            let right = lines::common(playfield, &RIGHT_HALF);
+            lines::paint(pixels, ball, &span, field);
+            lines::paint(pixels, &lines::both(&second, &right), &span, player1);
+            lines::paint(pixels, &lines::both(&first, &left), &span, player0);
+        } else {
+            lines::paint(pixels, &lines::both(playfield, ball), &span, field);
+            lines::paint(pixels, &second, &span, player1);
+            lines::paint(pixels, &first, &span, player0);
         }
     }
 }
+
+const LEFT_HALF: Line = [!0, 0xFFFF, 0];
+const RIGHT_HALF: Line = [0, !0xFFFF, !0];
 
 /// How missile 0 looks on a line of the starfield.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -586,6 +683,34 @@ const PAIRS: [(usize, usize); 16] = [
 ];
 /// The bit that no collision sets.
 const UNUSED_BIT: usize = 12;
+
+/// Which collision bits a set of objects can set.
+const PAIRS_OF: [u16; 64] = {
+    let mut table = [0; 64];
+    let mut live = 0;
+    while live < 64 {
+        let mut bit = 0;
+        while bit < 16 {
+            let (first, second) = PAIRS[bit];
+            if bit != UNUSED_BIT && live >> first & live >> second & 1 != 0 {
+                table[live] |= 1 << bit;
+            }
+            bit += 1;
+        }
+        live += 1;
+    }
+    table
+};
+
+/// Which of the playfield's 20 bits a register holds, and what a value makes of them.
+#[inline(always)]
+fn playfield_part(register: u8, value: u8) -> (u32, u32) {
+    match register {
+        0x0D => (0x0_000F, u32::from(value >> 4)),
+        0x0E => (0x0_0FF0, u32::from(value.reverse_bits()) << 4),
+        _ => (0xF_F000, u32::from(value) << 12),
+    }
+}
 
 /// How many clocks after the processor's write the picture changes.
 fn delay(write: Write) -> u32 {

@@ -40,6 +40,54 @@ pub(crate) fn place(line: &mut Line, pattern: u64, position: u32) {
     }
 }
 
+/// The pixels of either line.
+#[inline(always)]
+pub(crate) fn both(first: &Line, second: &Line) -> Line {
+    [first[0] | second[0], first[1] | second[1], first[2] | second[2]]
+}
+
+/// The pixels of both lines at once.
+#[inline(always)]
+pub(crate) fn common(first: &Line, second: &Line) -> Line {
+    [first[0] & second[0], first[1] & second[1], first[2] & second[2]]
+}
+
+/// Gives the pixels of a line inside a span a colour, eight at a time.
+#[inline(always)]
+pub(crate) fn paint(pixels: &mut [u8], line: &Line, span: &Line, colour: u8) {
+    let colour = u64::from(colour) * 0x0101_0101_0101_0101;
+    for word in 0..3 {
+        let mut bits = line[word] & span[word];
+        while bits != 0 {
+            let byte = bits.trailing_zeros() / 8;
+            let mask = EXPANDED[(bits >> (byte * 8)) as u8 as usize];
+            bits &= !(0xFF << (byte * 8));
+            let at = word * 64 + byte as usize * 8;
+            if let Some(Ok(eight)) = pixels.get_mut(at..at + 8).map(<&mut [u8; 8]>::try_from) {
+                let old = u64::from_le_bytes(*eight);
+                *eight = ((old & !mask) | (colour & mask)).to_le_bytes();
+            }
+        }
+    }
+}
+
+/// Eight bits as eight bytes of all ones or all zeros.
+const EXPANDED: [u64; 256] = {
+    let mut table = [0; 256];
+    let mut bits = 0;
+    while bits < 256 {
+        let mut bit = 0;
+        while bit < 8 {
+            if bits >> bit & 1 != 0 {
+                table[bits] |= 0xFF << (bit * 8);
+            }
+            bit += 1;
+        }
+        bits += 1;
+    }
+    table
+};
+
 /// The playfield's 20 bits, each four pixels wide, in both halves of the line.
 pub(crate) fn playfield(bits: u32, reflect: bool) -> Line {
     let left = quadruple(bits);
