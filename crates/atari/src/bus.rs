@@ -17,7 +17,7 @@ pub(crate) struct Bus<'a> {
 
 impl Bus<'_> {
     /// Reads an address; `seen` is the last byte that was on the data bus.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn read(&mut self, address: u16, seen: u8, cycle: i64) -> u8 {
         if address & 0x1000 != 0 {
             match self.machine.cartridge.plain_index(address) {

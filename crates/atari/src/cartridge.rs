@@ -42,7 +42,7 @@ pub enum Mapper {
 }
 
 /// The size of the image after padding: every masked index is then in bounds.
-const IMAGE: usize = 16 * 1024;
+pub(crate) const IMAGE: usize = 16 * 1024;
 
 /// A cartridge's image.
 #[derive(Clone, Debug)]
@@ -94,11 +94,34 @@ impl Rom {
         &self.md5
     }
 
+    /// The whole image, padded.
+    #[inline(always)]
+    pub(crate) fn image(&self) -> &[u8; IMAGE] {
+        &self.image
+    }
+
     /// One byte of the image.
     #[inline(always)]
     pub(crate) fn byte(&self, index: usize) -> u8 {
         self.image[index & (IMAGE - 1)]
     }
+}
+
+/// A run of addresses that shows a run of the image.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    pub(crate) start: u16,
+    pub(crate) length: u16,
+    pub(crate) image: usize,
+}
+
+impl Region {
+    /// No addresses at all.
+    pub(crate) const NOWHERE: Self = Self {
+        start: 0,
+        length: 0,
+        image: 0,
+    };
 }
 
 /// A cartridge's state: plain data.
@@ -150,6 +173,34 @@ impl Cartridge {
     /// Moves the origin of the cycle count forward by `cycles`.
     pub fn rebase(&mut self, cycles: i64) {
         self.dpc.rebase(cycles);
+    }
+
+    /// The longest run of addresses around `address` where touching only reads, and where in the
+    /// image it starts. Holds until the cartridge is touched outside of such runs.
+    pub(crate) fn region(&self, address: u16) -> Region {
+        let low = address & 0xFFF;
+        let block = address & 0xF000;
+        let (start, end) = match self.mapper {
+            Mapper::K2 => (low & 0x800, (low & 0x800) + 0x800),
+            Mapper::K4 | Mapper::Fe => (0, 0x1000),
+            Mapper::F8 | Mapper::F6 => (0, 0xFC0),
+            Mapper::F8Sc | Mapper::F6Sc => (0x100, 0xFC0),
+            Mapper::Dpc => (0x80, 0xFC0),
+            Mapper::E0 => (low & 0xC00, ((low & 0xC00) + 0x400).min(0xFC0)),
+        };
+        if address & 0x1000 == 0 || low < start || low >= end {
+            return Region::NOWHERE;
+        }
+        let image = match self.mapper {
+            Mapper::Fe if address & 0x2000 == 0 => 4096,
+            Mapper::Fe => 0,
+            _ => self.index(start),
+        };
+        Region {
+            start: block | start,
+            length: end - start,
+            image,
+        }
     }
 
     /// The image's index of an address, where touching it only reads.

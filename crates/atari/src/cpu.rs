@@ -4,6 +4,7 @@
 //! counted right after its opcode is fetched, and all its accesses happen at that one moment.
 
 use crate::bus::Bus;
+use crate::cartridge::{IMAGE, Region};
 
 /// The registers between two runs of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +45,23 @@ impl Registers {
 pub(crate) fn run(bus: &mut Bus<'_>, limit: u32) -> bool {
     let mut core = Core::new(&bus.machine.cpu, bus.machine.cycle);
     let mut left = limit;
+    let image = bus.rom.image();
     while left > 0 && !core.stop {
         left -= 1;
-        core.step(bus);
+        // Inside a plain stretch of the cartridge the longest instruction is fetched at once.
+        let offset = core.pc.wrapping_sub(core.region.start);
+        if u32::from(offset) + 2 < u32::from(core.region.length) {
+            let at = core.region.image + usize::from(offset);
+            let byte = |index: usize| image[(at + index) & (IMAGE - 1)];
+            core.ahead = u16::from_le_bytes([byte(1), byte(2)]);
+            core.pc = core.pc.wrapping_add(1);
+            core.seen = byte(0);
+            core.step::<true>(bus, byte(0));
+        } else {
+            let opcode = core.fetch::<false>(bus);
+            core.step::<false>(bus, opcode);
+            core.region = bus.machine.cartridge.region(core.pc);
+        }
     }
     bus.machine.cycle = core.cycle;
     bus.machine.cpu = core.registers();
@@ -83,47 +98,51 @@ struct Core {
     cycle: i64,
     stop: bool,
     jammed: bool,
+    /// The plain stretch of the cartridge that the program is in.
+    region: Region,
+    /// The bytes after the opcode, when fetched at once.
+    ahead: u16,
 }
 
 /// Reads an operand's address, and counts the cycle that crossing a page costs a read.
 macro_rules! address {
     ($core:ident, $bus:ident, zp) => {
-        u16::from($core.fetch($bus))
+        u16::from($core.fetch::<AHEAD>($bus))
     };
     ($core:ident, $bus:ident, zpx) => {
-        u16::from($core.fetch($bus).wrapping_add($core.x))
+        u16::from($core.fetch::<AHEAD>($bus).wrapping_add($core.x))
     };
     ($core:ident, $bus:ident, zpy) => {
-        u16::from($core.fetch($bus).wrapping_add($core.y))
+        u16::from($core.fetch::<AHEAD>($bus).wrapping_add($core.y))
     };
     ($core:ident, $bus:ident, abs) => {
-        $core.fetch_word($bus)
+        $core.fetch_word::<AHEAD>($bus)
     };
     ($core:ident, $bus:ident, absx) => {{
-        let base = $core.fetch_word($bus);
+        let base = $core.fetch_word::<AHEAD>($bus);
         $core.indexed(base, $core.x)
     }};
     ($core:ident, $bus:ident, absy) => {{
-        let base = $core.fetch_word($bus);
+        let base = $core.fetch_word::<AHEAD>($bus);
         $core.indexed(base, $core.y)
     }};
     ($core:ident, $bus:ident, absxw) => {
-        $core.fetch_word($bus).wrapping_add(u16::from($core.x))
+        $core.fetch_word::<AHEAD>($bus).wrapping_add(u16::from($core.x))
     };
     ($core:ident, $bus:ident, absyw) => {
-        $core.fetch_word($bus).wrapping_add(u16::from($core.y))
+        $core.fetch_word::<AHEAD>($bus).wrapping_add(u16::from($core.y))
     };
     ($core:ident, $bus:ident, indx) => {{
-        let pointer = $core.fetch($bus).wrapping_add($core.x);
+        let pointer = $core.fetch::<AHEAD>($bus).wrapping_add($core.x);
         $core.pointer($bus, pointer)
     }};
     ($core:ident, $bus:ident, indy) => {{
-        let pointer = $core.fetch($bus);
+        let pointer = $core.fetch::<AHEAD>($bus);
         let base = $core.pointer($bus, pointer);
         $core.indexed(base, $core.y)
     }};
     ($core:ident, $bus:ident, indyw) => {{
-        let pointer = $core.fetch($bus);
+        let pointer = $core.fetch::<AHEAD>($bus);
         $core.pointer($bus, pointer).wrapping_add(u16::from($core.y))
     }};
 }
@@ -131,18 +150,18 @@ macro_rules! address {
 /// Reads an operand.
 macro_rules! operand {
     ($core:ident, $bus:ident, imm) => {
-        $core.fetch($bus)
+        $core.fetch::<AHEAD>($bus)
     };
     ($core:ident, $bus:ident, zp) => {{
-        let address = $core.fetch($bus);
+        let address = $core.fetch::<AHEAD>($bus);
         $core.read_zero_page($bus, address)
     }};
     ($core:ident, $bus:ident, zpx) => {{
-        let address = $core.fetch($bus).wrapping_add($core.x);
+        let address = $core.fetch::<AHEAD>($bus).wrapping_add($core.x);
         $core.read_zero_page($bus, address)
     }};
     ($core:ident, $bus:ident, zpy) => {{
-        let address = $core.fetch($bus).wrapping_add($core.y);
+        let address = $core.fetch::<AHEAD>($bus).wrapping_add($core.y);
         $core.read_zero_page($bus, address)
     }};
     ($core:ident, $bus:ident, $mode:ident) => {{
@@ -179,6 +198,8 @@ impl Core {
             cycle,
             stop: false,
             jammed: registers.jammed,
+            region: Region::NOWHERE,
+            ahead: 0,
         };
         core.set_status(registers.p);
         core
@@ -197,8 +218,7 @@ impl Core {
     }
 
     #[inline(always)]
-    fn step(&mut self, bus: &mut Bus<'_>) {
-        let opcode = self.fetch(bus);
+    fn step<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>, opcode: u8) {
         match opcode {
             // Loads.
             0xA9 => { self.cycle += 2; self.a = operand!(self, bus, imm); self.flags(self.a); }
@@ -344,18 +364,18 @@ impl Core {
             0x7E => { self.cycle += 7; modify!(self, bus, absxw, rotate_right); }
 
             // Branches, jumps and calls.
-            0x10 => self.branch(bus, self.n & 0x80 == 0),
-            0x30 => self.branch(bus, self.n & 0x80 != 0),
-            0x50 => self.branch(bus, !self.v),
-            0x70 => self.branch(bus, self.v),
-            0x90 => self.branch(bus, !self.c),
-            0xB0 => self.branch(bus, self.c),
-            0xD0 => self.branch(bus, self.z != 0),
-            0xF0 => self.branch(bus, self.z == 0),
-            0x4C => { self.cycle += 3; self.pc = self.fetch_word(bus); }
+            0x10 => self.branch::<AHEAD>(bus, self.n & 0x80 == 0),
+            0x30 => self.branch::<AHEAD>(bus, self.n & 0x80 != 0),
+            0x50 => self.branch::<AHEAD>(bus, !self.v),
+            0x70 => self.branch::<AHEAD>(bus, self.v),
+            0x90 => self.branch::<AHEAD>(bus, !self.c),
+            0xB0 => self.branch::<AHEAD>(bus, self.c),
+            0xD0 => self.branch::<AHEAD>(bus, self.z != 0),
+            0xF0 => self.branch::<AHEAD>(bus, self.z == 0),
+            0x4C => { self.cycle += 3; self.pc = self.fetch_word::<AHEAD>(bus); }
             0x6C => {
                 self.cycle += 5;
-                let at = self.fetch_word(bus);
+                let at = self.fetch_word::<AHEAD>(bus);
                 let low = self.read(bus, at);
                 // The chip does not carry into the page of the pointer's second byte.
                 let high = self.read(bus, (at & 0xFF00) | (at.wrapping_add(1) & 0xFF));
@@ -363,11 +383,11 @@ impl Core {
             }
             0x20 => {
                 self.cycle += 6;
-                let low = self.fetch(bus);
+                let low = self.fetch::<AHEAD>(bus);
                 let back = self.pc;
                 self.push(bus, (back >> 8) as u8);
                 self.push(bus, back as u8);
-                let high = self.fetch(bus);
+                let high = self.fetch::<AHEAD>(bus);
                 self.pc = u16::from_le_bytes([low, high]);
             }
             0x60 => {
@@ -409,13 +429,13 @@ impl Core {
             0xF8 => { self.cycle += 2; self.di |= DECIMAL; }
             0xEA => self.cycle += 2,
 
-            _ => self.undocumented(bus, opcode),
+            _ => self.undocumented::<AHEAD>(bus, opcode),
         }
     }
 
     /// The opcodes that no manual lists.
     #[inline(always)]
-    fn undocumented(&mut self, bus: &mut Bus<'_>, opcode: u8) {
+    fn undocumented<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>, opcode: u8) {
         match opcode {
             // Loads and stores of A and X together.
             // The reference counts one cycle more here than the chip does.
@@ -509,19 +529,19 @@ impl Core {
             }
 
             // Stores that mix the address's high byte in.
-            0x9F => { self.cycle += 5; let base = self.fetch_word(bus); self.store_mixed(bus, base, self.y, self.a & self.x); }
+            0x9F => { self.cycle += 5; let base = self.fetch_word::<AHEAD>(bus); self.store_mixed(bus, base, self.y, self.a & self.x); }
             0x93 => {
                 self.cycle += 6;
-                let pointer = self.fetch(bus);
+                let pointer = self.fetch::<AHEAD>(bus);
                 let base = self.pointer(bus, pointer);
                 self.store_mixed(bus, base, self.y, self.a & self.x);
             }
-            0x9E => { self.cycle += 5; let base = self.fetch_word(bus); self.store_mixed(bus, base, self.y, self.x); }
-            0x9C => { self.cycle += 5; let base = self.fetch_word(bus); self.store_mixed(bus, base, self.x, self.y); }
+            0x9E => { self.cycle += 5; let base = self.fetch_word::<AHEAD>(bus); self.store_mixed(bus, base, self.y, self.x); }
+            0x9C => { self.cycle += 5; let base = self.fetch_word::<AHEAD>(bus); self.store_mixed(bus, base, self.x, self.y); }
             0x9B => {
                 self.cycle += 5;
                 self.s = self.a & self.x;
-                let base = self.fetch_word(bus);
+                let base = self.fetch_word::<AHEAD>(bus);
                 self.store_mixed(bus, base, self.y, self.s);
             }
             0xBB => {
@@ -551,22 +571,39 @@ impl Core {
     // Memory.
 
     #[inline(always)]
-    fn fetch(&mut self, bus: &mut Bus<'_>) -> u8 {
-        let byte = self.read(bus, self.pc);
+    fn fetch<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>) -> u8 {
+        let byte = if AHEAD {
+            let byte = self.ahead as u8;
+            self.ahead >>= 8;
+            self.seen = byte;
+            byte
+        } else {
+            self.read(bus, self.pc)
+        };
         self.pc = self.pc.wrapping_add(1);
         byte
     }
 
     #[inline(always)]
-    fn fetch_word(&mut self, bus: &mut Bus<'_>) -> u16 {
-        let low = self.fetch(bus);
-        let high = self.fetch(bus);
+    fn fetch_word<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>) -> u16 {
+        let low = self.fetch::<AHEAD>(bus);
+        let high = self.fetch::<AHEAD>(bus);
         u16::from_le_bytes([low, high])
     }
 
     #[inline(always)]
     fn read(&mut self, bus: &mut Bus<'_>, address: u16) -> u8 {
-        let byte = bus.read(address, self.seen, self.cycle);
+        let offset = address.wrapping_sub(self.region.start);
+        let byte = if offset < self.region.length {
+            bus.rom.byte(self.region.image + usize::from(offset))
+        } else if address & 0x1280 == 0x0080 {
+            bus.machine.ram[usize::from(address & 0x7F)]
+        } else {
+            if address & 0x1000 != 0 {
+                self.region = Region::NOWHERE;
+            }
+            bus.read(address, self.seen, self.cycle)
+        };
         self.seen = byte;
         byte
     }
@@ -601,6 +638,9 @@ impl Core {
     #[inline(always)]
     fn write_device(&mut self, bus: &mut Bus<'_>, address: u16, value: u8) {
         let (cycle, stop) = bus.write_device(address, value, self.cycle);
+        if address & 0x1000 != 0 {
+            self.region = Region::NOWHERE;
+        }
         self.cycle = cycle;
         self.stop |= stop;
     }
@@ -647,9 +687,9 @@ impl Core {
     }
 
     #[inline(always)]
-    fn branch(&mut self, bus: &mut Bus<'_>, taken: bool) {
+    fn branch<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>, taken: bool) {
         self.cycle += 2;
-        let offset = self.fetch(bus) as i8;
+        let offset = self.fetch::<AHEAD>(bus) as i8;
         if taken {
             let target = self.pc.wrapping_add_signed(i16::from(offset));
             self.cycle += if (target ^ self.pc) & 0xFF00 == 0 { 1 } else { 2 };
