@@ -5,6 +5,7 @@
 
 use crate::bus::Bus;
 use crate::cartridge::{IMAGE, Region};
+use crate::riot::Poll;
 
 /// The registers between two runs of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +45,10 @@ impl Registers {
 /// frame ended.
 pub(crate) fn run(bus: &mut Bus<'_>, limit: u32) -> bool {
     let mut core = Core::new(&bus.machine.cpu, bus.machine.cycle);
-    let mut left = limit;
+    core.left = limit;
     let image = bus.rom.image();
-    while left > 0 && !core.stop {
-        left -= 1;
+    while core.left > 0 && !core.stop {
+        core.left -= 1;
         // Inside a plain stretch of the cartridge the longest instruction is fetched at once.
         let offset = core.pc.wrapping_sub(core.region.start);
         if u32::from(offset) + 2 < u32::from(core.region.length) {
@@ -102,6 +103,11 @@ struct Core {
     region: Region,
     /// The bytes after the opcode, when fetched at once.
     ahead: u16,
+    /// How many instructions may still run.
+    left: u32,
+    /// Whether the last branch went back over one three-byte instruction, as a wait for the timer
+    /// does.
+    polls: bool,
 }
 
 /// Reads an operand's address, and counts the cycle that crossing a page costs a read.
@@ -200,6 +206,8 @@ impl Core {
             jammed: registers.jammed,
             region: Region::NOWHERE,
             ahead: 0,
+            left: 0,
+            polls: false,
         };
         core.set_status(registers.p);
         core
@@ -364,13 +372,23 @@ impl Core {
             0x7E => { self.cycle += 7; modify!(self, bus, absxw, rotate_right); }
 
             // Branches, jumps and calls.
-            0x10 => self.branch::<AHEAD>(bus, self.n & 0x80 == 0),
+            0x10 => {
+                self.branch::<AHEAD>(bus, self.n & 0x80 == 0);
+                if AHEAD && self.polls {
+                    self.skip_polls(bus, Poll::UntilNegative);
+                }
+            }
             0x30 => self.branch::<AHEAD>(bus, self.n & 0x80 != 0),
             0x50 => self.branch::<AHEAD>(bus, !self.v),
             0x70 => self.branch::<AHEAD>(bus, self.v),
             0x90 => self.branch::<AHEAD>(bus, !self.c),
             0xB0 => self.branch::<AHEAD>(bus, self.c),
-            0xD0 => self.branch::<AHEAD>(bus, self.z != 0),
+            0xD0 => {
+                self.branch::<AHEAD>(bus, self.z != 0);
+                if AHEAD && self.polls {
+                    self.skip_polls(bus, Poll::UntilZero);
+                }
+            }
             0xF0 => self.branch::<AHEAD>(bus, self.z == 0),
             0x4C => { self.cycle += 3; self.pc = self.fetch_word::<AHEAD>(bus); }
             0x6C => {
@@ -692,9 +710,44 @@ impl Core {
         let offset = self.fetch::<AHEAD>(bus) as i8;
         if taken {
             let target = self.pc.wrapping_add_signed(i16::from(offset));
+            self.polls = AHEAD && offset == -5;
             self.cycle += if (target ^ self.pc) & 0xFF00 == 0 { 1 } else { 2 };
             self.pc = target;
         }
+    }
+
+    /// After a jump back over one instruction: where that loads the timer, the turns of the loop
+    /// that cannot end it are counted instead of run. At least one turn is left to run, so that
+    /// registers and flags come out right.
+    #[inline(never)]
+    fn skipped_polls(bus: &Bus<'_>, region: Region, pc: u16, cycle: i64, left: u32, poll: Poll) -> (i64, u32) {
+        let offset = pc.wrapping_sub(region.start);
+        if u32::from(offset) + 5 > u32::from(region.length) {
+            return (0, 0);
+        }
+        let byte = |index: usize| bus.rom.byte(region.image + usize::from(offset) + index);
+        let address = u16::from_le_bytes([byte(1), byte(2)]);
+        if !matches!(byte(0), 0xAC..=0xAE) || address & 0x1285 != 0x0284 {
+            return (0, 0);
+        }
+        let after = pc.wrapping_add(5);
+        let turn = if (after ^ pc) & 0xFF00 == 0 { 7 } else { 8 };
+        let until = bus.machine.riot.waits_until(poll);
+        let first_read = cycle + 4;
+        if until <= first_read {
+            return (0, 0);
+        }
+        let turns = ((until - first_read + turn - 1) / turn).min(i64::from(left / 2) - 1).max(0);
+        (turns * turn, 2 * turns as u32)
+    }
+
+    #[inline(always)]
+    fn skip_polls(&mut self, bus: &Bus<'_>, poll: Poll) {
+        self.polls = false;
+        let (cycles, instructions) =
+            Self::skipped_polls(bus, self.region, self.pc, self.cycle, self.left, poll);
+        self.cycle += cycles;
+        self.left -= instructions;
     }
 
     // Arithmetic.

@@ -16,6 +16,15 @@ pub struct Riot {
     direction_a: u8,
 }
 
+/// What a loop waits for that reads nothing but the timer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Poll {
+    /// The timer at zero.
+    UntilZero,
+    /// The timer's top bit set.
+    UntilNegative,
+}
+
 impl Riot {
     /// A chip whose timer was set by a reset: `timer` units of 64 cycles.
     pub fn new(timer: u8) -> Self {
@@ -64,6 +73,16 @@ impl Riot {
         } else if address & 7 == 1 {
             self.direction_a = value;
         }
+    }
+
+    /// Up to which cycle, exclusive, a loop's reads of the timer are sure not to end it.
+    pub(crate) fn waits_until(&self, poll: Poll) -> i64 {
+        let units = match poll {
+            Poll::UntilZero => i64::from(self.timer) - 1,
+            Poll::UntilNegative if self.timer <= 128 => i64::from(self.timer),
+            Poll::UntilNegative => 0,
+        };
+        self.set_at + 1 + (units.max(0) << self.shift)
     }
 
     /// The timer's count of whole intervals, negative once it has run out.

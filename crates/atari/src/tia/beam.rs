@@ -482,8 +482,8 @@ impl Beam {
         let size = usize::from(self.sizes[player] & 7);
         // Wide players start a pixel late.
         let (pattern, late) = match size {
-            5 => (widen(bits, 2), 1),
-            7 => (widen(bits, 4), 1),
+            5 => (u64::from(DOUBLE[usize::from(bits)]), 1),
+            7 => (quadruple(bits), 1),
             _ => (u64::from(bits), 0),
         };
         let copies = COPIES[size];
@@ -735,12 +735,26 @@ fn moved(position: u8, pixels: i32) -> u8 {
     (i32::from(position) + pixels).rem_euclid(WIDTH as i32) as u8
 }
 
-fn widen(bits: u8, factor: u32) -> u64 {
-    (0..8).fold(0, |wide, bit| {
-        if bits >> bit & 1 != 0 {
-            wide | ((1 << factor) - 1) << (bit * factor)
-        } else {
-            wide
+/// Eight bits at twice their width.
+const DOUBLE: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut bits = 0;
+    while bits < 256 {
+        let mut bit = 0;
+        while bit < 8 {
+            if bits >> bit & 1 != 0 {
+                table[bits] |= 0b11 << (bit * 2);
+            }
+            bit += 1;
         }
-    })
+        bits += 1;
+    }
+    table
+};
+
+/// Eight bits at four times their width.
+fn quadruple(bits: u8) -> u64 {
+    let double = DOUBLE[usize::from(bits)].to_le_bytes();
+    let [low, high] = double.map(|half| u64::from(DOUBLE[usize::from(half)]));
+    low | high << 16
 }
