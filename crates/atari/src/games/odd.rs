@@ -13,8 +13,10 @@ pub(super) fn adventure(rules: &mut Rules, memory: Memory<'_>) {
 pub(super) fn backgammon(rules: &mut Rules, memory: Memory<'_>) {
     // Points, bars and homes: stones of one side count up, of the other down.
     let stones = |at: u8| i32::from(memory.at(at).cast_signed());
-    let (up, down): (Vec<i32>, Vec<i32>) = (0x80..=0x9B).map(stones).partition(|&n| n > 0);
-    let whole = up.iter().sum::<i32>() % 256 == 15 && down.iter().sum::<i32>() % 256 == -15;
+    let of_up = |at: u8| at == 0x8E || at != 0x80 && stones(at) > 0;
+    let up = (0x80..=0x9B).filter(|&at| of_up(at)).map(stones).sum::<i32>();
+    let down = (0x80..=0x9B).filter(|&at| !of_up(at)).map(stones).sum::<i32>();
+    let whole = up as u8 == 15 && down as u8 == 241;
     rules.reward = match (stones(0x80), stones(0x8E)) {
         _ if !whole => 0,
         (-15, _) => 1,
@@ -63,7 +65,7 @@ pub(super) fn casino(rules: &mut Rules, memory: Memory<'_>) {
     rules.terminal = if for_money {
         purse == 0 || evening_over && memory.at(0x9E) != 0
     } else {
-        memory.at(0x9E) == 0xAA
+        purse != 0 && memory.at(0x9E) == 0xAA
     };
 }
 
@@ -165,8 +167,34 @@ pub(super) fn klax(rules: &mut Rules, memory: Memory<'_>) {
         || memory.cartridge_at(0x1D) == 0x99;
 }
 
+/// A hole done gives its par less the strokes it took.
+///
+/// The byte at $87 shows all strokes so far, two decimal digits, except while $88 shows the par of
+/// the next hole. `lives` holds the hole, `score` the strokes before it, and the note the rest.
 pub(super) fn miniature_golf(rules: &mut Rules, memory: Memory<'_>) {
-    rules.terminal = memory.at(0xAF) == 0;
+    let (hole, par) = (i32::from(memory.at(0xAF)), bcd(memory.at(0x88)));
+    let [strokes, rounds, this_par, _] = rules.note.to_le_bytes().map(i32::from);
+    let (mut strokes, mut rounds, mut this_par) = (strokes, rounds, this_par);
+    let mut next_par = this_par;
+    if par == 0 {
+        let shown = bcd(memory.at(0x87));
+        rounds += i32::from(shown < strokes);
+        strokes = shown;
+    } else {
+        next_par = par;
+    }
+    rules.reward = 0;
+    if hole != rules.lives {
+        let taken = strokes - rules.score + 99 * rounds;
+        rules.reward = if taken == 0 { 0 } else { this_par - taken };
+        rules.score = strokes;
+        rules.lives = hole;
+        rounds = 0;
+        
+    }
+    this_par = next_par;
+    rules.note = i32::from_le_bytes([strokes as u8, rounds as u8, this_par as u8, 0]);
+    rules.terminal = hole == 0;
 }
 
 /// Stones won less stones lost; over once nobody has been to move for more than 50 frames.
