@@ -20,7 +20,7 @@ fn main() {
             let want = (i32::from_le_bytes(rec[4..8].try_into().unwrap()), rec[1] != 0, rec[2]);
             if (o.reward, o.terminal, o.lives) != want {
                 bad += 1;
-                if bad < 14 {
+                if bad < 4 {
                     let ch: Vec<String> = last.iter().zip(&rec[8..]).enumerate().filter(|(_, (a, b))| a != b).map(|(k, (a, b))| format!("{:02X}:{:02x}>{:02x}", k + 128, a, b)).collect();
                     println!("{name} #{i} got {:?} want {:?} [{}] before {}", (o.reward, o.terminal, o.lives), want, ch.join(" "), format!("{before:?}").split_once("}, score").map_or(String::new(), |x| x.1.to_string()));
                 }

@@ -185,7 +185,7 @@ pub(super) const GAMES: [Game; 57] = [
         start_lives: 1,
         starting_actions: &[],
         select: Select::None,
-        rule: Rule { lives: Lives::One, odd: Some(odd::miniature_golf), start_note: 4 << 16, ..PLAIN },
+        rule: Rule { lives: Lives::One, odd: Some(odd::miniature_golf), start_note: 4 << 21, ..PLAIN },
     },
     Game {
         name: "montezuma_revenge",

@@ -169,31 +169,31 @@ pub(super) fn klax(rules: &mut Rules, memory: Memory<'_>) {
 
 /// A hole done gives its par less the strokes it took.
 ///
-/// The byte at $87 shows all strokes so far, two decimal digits, except while $88 shows the par of
-/// the next hole. `lives` holds the hole, `score` the strokes before it, and the note the rest.
+/// The byte at $87 shows all strokes so far, two decimal digits that go round, except while $88
+/// shows the par of the next hole. `lives` holds the hole and `score` the strokes shown before it.
 pub(super) fn miniature_golf(rules: &mut Rules, memory: Memory<'_>) {
     let (hole, par) = (i32::from(memory.at(0xAF)), bcd(memory.at(0x88)));
-    let [strokes, rounds, this_par, _] = rules.note.to_le_bytes().map(i32::from);
-    let (mut strokes, mut rounds, mut this_par) = (strokes, rounds, this_par);
-    let mut next_par = this_par;
-    if par == 0 {
-        let shown = bcd(memory.at(0x87));
-        rounds += i32::from(shown < strokes);
-        strokes = shown;
-    } else {
-        next_par = par;
-    }
+    // The note holds the strokes shown last, those shown before they went round, and the par.
+    let [mut strokes, mut gone_round, mut this_par] =
+        [0, 10, 21].map(|shift| rules.note >> shift & 0x3FF);
     rules.reward = 0;
     if hole != rules.lives {
-        let taken = strokes - rules.score + 99 * rounds;
+        let taken = strokes - rules.score + gone_round;
         rules.reward = if taken == 0 { 0 } else { this_par - taken };
         rules.score = strokes;
         rules.lives = hole;
-        rounds = 0;
-        
+        gone_round = 0;
+    } else if par == 0 {
+        let shown = bcd(memory.at(0x87));
+        if shown < strokes {
+            gone_round += strokes;
+        }
+        strokes = shown;
     }
-    this_par = next_par;
-    rules.note = i32::from_le_bytes([strokes as u8, rounds as u8, this_par as u8, 0]);
+    if par != 0 {
+        this_par = par;
+    }
+    rules.note = strokes | gone_round << 10 | this_par << 21;
     rules.terminal = hole == 0;
 }
 
