@@ -14,7 +14,7 @@ fn main() {
     let folder = std::env::args().nth(1).unwrap_or_default();
     for game in ["pong", "breakout", "seaquest", "qbert", "space_invaders", "ms_pacman", "montezuma_revenge", "riverraid"] {
         let bytes = std::fs::read(format!("{folder}/{game}.bin")).unwrap();
-        let mut ale = Ale::new(Arc::new(Rom::new(&bytes).unwrap()), 0);
+        let mut ale = Ale::new(Arc::new(Rom::new(&bytes).unwrap()), 0).unwrap();
         let mut pixels = vec![0; 160 * ale.console().height()];
         let mut random = 1u32;
         let mut run = |draw: bool, n: u32| {

@@ -7,7 +7,7 @@ fn main() {
     // usage: probe ROM OUT RESETS ACTIONS(hex) -> OUT: per frame ram(128)+screen
     let a: Vec<String> = std::env::args().collect();
     let rom = Arc::new(Rom::new(&std::fs::read(&a[1]).unwrap()).unwrap());
-    let mut ale = Ale::new(rom, 0);
+    let mut ale = Ale::new(rom, 0).unwrap();
     let resets: usize = a[3].parse().unwrap();
     for _ in 0..resets {
         ale.reset();

@@ -175,6 +175,14 @@ impl Cartridge {
         self.dpc.rebase(cycles);
     }
 
+    /// The extra memory; empty where the cartridge has none.
+    pub(crate) fn memory(&self) -> &[u8] {
+        match self.mapper {
+            Mapper::F8Sc | Mapper::F6Sc => &self.memory,
+            _ => &[],
+        }
+    }
+
     /// The longest run of addresses around `address` where touching only reads, and where in the
     /// image it starts. Holds until the cartridge is touched outside of such runs.
     pub(crate) fn region(&self, address: u16) -> Region {

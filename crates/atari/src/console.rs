@@ -10,7 +10,7 @@ use crate::bus::Bus;
 use crate::cartridge::{Cartridge, Rom};
 use crate::controllers::Inputs;
 use crate::cpu::{self, Registers};
-use crate::frames::Frames;
+use crate::frames::{Frames, PLAIN};
 use crate::properties::{Format, Properties};
 use crate::random::Mt19937;
 use crate::riot::Riot;
@@ -86,13 +86,16 @@ impl Console {
 
     /// The state, to keep or to compare. Restoring it gives the same game from here on; the
     /// picture is the only thing it does not hold.
-    pub fn machine(&self) -> &Machine {
-        &self.machine
+    pub fn save(&self) -> Machine {
+        let mut machine = self.machine.clone();
+        machine.tia.catch_up(self.frames.log());
+        machine
     }
 
-    /// Puts a kept state back.
+    /// Puts a kept state back. The picture stays the old one until the next frame.
     pub fn restore(&mut self, machine: &Machine) {
         self.machine.clone_from(machine);
+        self.machine.tia.replayed = self.frames.log().len();
     }
 
     /// The cartridge.
@@ -155,7 +158,17 @@ impl Console {
 
     /// Draws the picture as palette indices into `pixels`, row by row.
     pub fn screen(&self, pixels: &mut [u8]) {
-        self.frames.screen(pixels);
+        self.frames.screen(false, &PLAIN, pixels);
+    }
+
+    /// Draws the picture, or the one of the frame before, each palette index as `shades` says.
+    pub fn shaded_screen(&self, before: bool, shades: &[u8; 256], pixels: &mut [u8]) {
+        self.frames.screen(before, shades, pixels);
+    }
+
+    /// The cartridge's own memory; empty where it has none.
+    pub fn cartridge_memory(&self) -> &[u8] {
+        self.machine.cartridge.memory()
     }
 
     fn start_frame(&mut self) {

@@ -38,12 +38,18 @@ impl Frame {
         }
     }
 
-    fn draw(&self, pixels: &mut [u8]) {
+    /// Draws the frame, each palette index as `shades` says.
+    fn draw(&self, shades: &[u8; 256], pixels: &mut [u8]) {
         match &self.beneath {
-            Some(beneath) => pixels.copy_from_slice(&beneath[..pixels.len()]),
-            None => pixels.fill(0),
+            Some(beneath) => {
+                for (pixel, index) in pixels.iter_mut().zip(beneath.iter()) {
+                    *pixel = shades[usize::from(*index)];
+                }
+            }
+            None if self.end < self.start.window().1 => pixels.fill(shades[0]),
+            None => {}
         }
-        let mut screen = Pixels(pixels);
+        let mut screen = Pixels { pixels, shades };
         let mut beam = self.start.clone();
         for write in &self.writes {
             beam.write(*write, &mut screen);
@@ -52,15 +58,36 @@ impl Frame {
     }
 }
 
-struct Pixels<'a>(&'a mut [u8]);
+struct Pixels<'a> {
+    pixels: &'a mut [u8],
+    shades: &'a [u8; 256],
+}
 
 impl Screen for Pixels<'_> {
     const DRAWS: bool = true;
+
+    #[inline(always)]
     fn row(&mut self, row: u32) -> Option<&mut [u8]> {
         let start = row as usize * WIDTH as usize;
-        self.0.get_mut(start..start + WIDTH as usize)
+        self.pixels.get_mut(start..start + WIDTH as usize)
+    }
+
+    #[inline(always)]
+    fn shade(&self, index: u8) -> u8 {
+        self.shades[usize::from(index)]
     }
 }
+
+/// Palette indices as they are.
+pub(crate) const PLAIN: [u8; 256] = {
+    let mut shades = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        shades[index] = index as u8;
+        index += 1;
+    }
+    shades
+};
 
 impl Frames {
     pub(crate) fn new(start: &Beam) -> Self {
@@ -73,6 +100,11 @@ impl Frames {
     /// The log of the running frame.
     pub(crate) fn writes(&mut self) -> &mut Vec<Write> {
         &mut self.frames[self.running].writes
+    }
+
+    /// The log of the running frame, to read.
+    pub(crate) fn log(&self) -> &[Write] {
+        &self.frames[self.running].writes
     }
 
     /// A black screen.
@@ -106,13 +138,14 @@ impl Frames {
         if end < window.1 && self.frames[self.running].beneath.is_none() {
             let rows = (window.1 - window.0) / crate::tia::LINE_CLOCKS;
             let mut pixels = vec![0; (rows * WIDTH) as usize].into_boxed_slice();
-            self.frames[before].draw(&mut pixels);
+            self.frames[before].draw(&PLAIN, &mut pixels);
             self.frames[self.running].beneath = Some(pixels);
         }
     }
 
-    /// Draws the running frame.
-    pub(crate) fn screen(&self, pixels: &mut [u8]) {
-        self.frames[self.running].draw(pixels);
+    /// Draws the last frame, or the one before it.
+    pub(crate) fn screen(&self, before: bool, shades: &[u8; 256], pixels: &mut [u8]) {
+        let index = if before { self.running + 2 } else { self.running };
+        self.frames[index % 3].draw(shades, pixels);
     }
 }

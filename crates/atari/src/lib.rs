@@ -10,6 +10,8 @@ mod dpc;
 mod frames;
 pub mod games;
 mod md5;
+pub mod palette;
+pub mod picture;
 pub mod properties;
 pub mod random;
 mod riot;

@@ -18,6 +18,8 @@ pub(crate) trait Screen {
     const DRAWS: bool;
     /// The pixels of a row, counted from the top of the picture.
     fn row(&mut self, row: u32) -> Option<&mut [u8]>;
+    /// What a pixel of a palette index is drawn as.
+    fn shade(&self, index: u8) -> u8;
 }
 
 /// Nobody looks.
@@ -27,6 +29,9 @@ impl Screen for NoScreen {
     const DRAWS: bool = false;
     fn row(&mut self, _row: u32) -> Option<&mut [u8]> {
         None
+    }
+    fn shade(&self, index: u8) -> u8 {
+        index
     }
 }
 
@@ -527,10 +532,12 @@ impl Beam {
     /// Makes the pixels `from..to` of the current row.
     #[inline]
     fn draw<S: Screen>(&mut self, from: u32, to: u32, screen: &mut S) {
-        let pixels = if S::DRAWS { screen.row(self.row) } else { None };
         if self.vblank {
-            if let Some(pixels) = pixels {
-                pixels[from as usize..to as usize].fill(0);
+            if S::DRAWS {
+                let black = screen.shade(0);
+                if let Some(pixels) = screen.row(self.row) {
+                    pixels[from as usize..to as usize].fill(black);
+                }
             }
         } else {
             if self.stale != 0 {
@@ -548,10 +555,15 @@ impl Beam {
                     self.collide(pairs, &lines::span(from, to));
                 }
             }
-            if let Some(pixels) = pixels {
-                self.paint(pixels, from, to);
-                if self.comb && from < 8 {
-                    pixels[from as usize..(to as usize).min(8)].fill(0);
+            if S::DRAWS {
+                let black = screen.shade(0);
+                let colours =
+                    self.colours.map(|colour| screen.shade(colour | u8::from(self.faded)));
+                if let Some(pixels) = screen.row(self.row) {
+                    self.paint(pixels, from, to, colours);
+                    if self.comb && from < 8 {
+                        pixels[from as usize..(to as usize).min(8)].fill(black);
+                    }
                 }
             }
         }
@@ -577,9 +589,8 @@ impl Beam {
     }
 
     /// Paints a span: the background, then the objects from the hindmost to the foremost.
-    fn paint(&self, pixels: &mut [u8], from: u32, to: u32) {
-        let [player0, player1, field, back] =
-            self.colours.map(|colour| colour | u8::from(self.faded));
+    fn paint(&self, pixels: &mut [u8], from: u32, to: u32, colours: [u8; 4]) {
+        let [player0, player1, field, back] = colours;
         pixels[from as usize..to as usize].fill(back);
         if self.live == 0 {
             return;
