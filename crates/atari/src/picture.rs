@@ -1,0 +1,166 @@
+//! What a learner sees: two frames' maximum, in grey, resized to a square.
+//!
+//! [`Resizer`] gives, byte for byte, what OpenCV's `INTER_AREA` gives from 160 columns and any
+//! number of rows down to 84 by 84.
+
+use crate::console::Console;
+use crate::palette;
+use crate::tia::lines::WIDTH;
+
+/// The side of the square that learners see.
+pub const SIDE: usize = 84;
+
+const COLUMNS: usize = WIDTH as usize;
+
+/// Buffers and weights for one height of picture.
+#[derive(Clone, Debug)]
+pub struct Resizer {
+    height: usize,
+    rows: Vec<Cell>,
+    columns: Vec<Cell>,
+    grays: [u8; 256],
+    last: Vec<u8>,
+    before: Vec<u8>,
+}
+
+/// What one pixel of the square takes from a line: whole weights, as fractions of a common sum.
+#[derive(Clone, Debug)]
+struct Cell {
+    first: usize,
+    /// One weight per source pixel; a fourth is never needed, for lines shrink less than threefold.
+    weights: [u16; 4],
+    /// The same weights as the reference's 32-bit fractions.
+    fractions: [f32; 4],
+}
+
+impl Resizer {
+    /// A resizer for the pictures of a console.
+    pub fn new(console: &Console) -> Self {
+        let height = console.height();
+        Self {
+            height,
+            rows: cells(height),
+            columns: cells(COLUMNS),
+            grays: palette::grays(console.format()),
+            last: vec![0; height * COLUMNS],
+            before: vec![0; height * COLUMNS],
+        }
+    }
+
+    /// Draws the last frame, or the maximum of the last two, into `square`, 84 by 84 pixels.
+    pub fn observe(&mut self, console: &Console, pooled: bool, square: &mut [u8]) {
+        console.shaded_screen(false, &self.grays, &mut self.last);
+        if pooled {
+            console.shaded_screen(true, &self.grays, &mut self.before);
+            for (pixel, before) in self.last.iter_mut().zip(&self.before) {
+                *pixel = (*pixel).max(*before);
+            }
+        }
+        resize(&self.last, &self.rows, &self.columns, square);
+    }
+
+    /// Resizes a grey picture of this resizer's height.
+    pub fn resize(&self, gray: &[u8], square: &mut [u8]) {
+        debug_assert_eq!(gray.len(), self.height * COLUMNS);
+        resize(gray, &self.rows, &self.columns, square);
+    }
+}
+
+/// The cells of a line of `length` pixels: in units of 1/84 of a pixel every cell is `length`
+/// wide and every pixel 84.
+fn cells(length: usize) -> Vec<Cell> {
+    let scale = length as f64 / SIDE as f64;
+    let common = gcd(length, SIDE);
+    (0..SIDE)
+        .map(|cell| {
+            let (start, end) = (cell * length, (cell + 1) * length);
+            let first = start / SIDE;
+            let mut weights = [0; 4];
+            let mut fractions = [0.0; 4];
+            for (offset, (weight, fraction)) in weights.iter_mut().zip(&mut fractions).enumerate() {
+                let pixel = (first + offset) * SIDE;
+                let overlap = end.min(pixel + SIDE).saturating_sub(start.max(pixel));
+                *weight = (overlap / common) as u16;
+                *fraction = fraction_of(cell, first + offset, scale);
+            }
+            Cell { first, weights, fractions }
+        })
+        .collect()
+}
+
+/// The weight that the reference computes for a pixel in a cell, with its roundings.
+fn fraction_of(cell: usize, pixel: usize, scale: f64) -> f32 {
+    let start = cell as f64 * scale;
+    let end = start + scale;
+    let (whole_start, whole_end) = (start.ceil(), end.floor());
+    let pixel = pixel as f64;
+    if pixel < whole_start {
+        if whole_start - start > 1e-3 { ((whole_start - start) / scale) as f32 } else { 0.0 }
+    } else if pixel < whole_end {
+        (1.0 / scale) as f32
+    } else if pixel == whole_end && end - whole_end > 1e-3 {
+        ((end - whole_end).min(1.0).min(scale) / scale) as f32
+    } else {
+        0.0
+    }
+}
+
+fn gcd(first: usize, second: usize) -> usize {
+    if second == 0 { first } else { gcd(second, first % second) }
+}
+
+fn resize(gray: &[u8], rows: &[Cell], columns: &[Cell], square: &mut [u8]) {
+    let total = |cells: &[Cell]| -> u32 {
+        cells.first().map_or(1, |cell| cell.weights.iter().map(|weight| u32::from(*weight)).sum())
+    };
+    let sum = total(rows) * total(columns);
+    let mut lines = [0u16; COLUMNS + 4];
+    for (row, out) in rows.iter().zip(square.chunks_exact_mut(SIDE)) {
+        lines.fill(0);
+        for (offset, weight) in row.weights.iter().enumerate() {
+            let start = (row.first + offset) * COLUMNS;
+            if *weight == 0 {
+                continue;
+            }
+            let Some(line) = gray.get(start..start + COLUMNS) else { continue };
+            for (slot, pixel) in lines.iter_mut().zip(line) {
+                *slot += u16::from(*pixel) * weight;
+            }
+        }
+        for (column, pixel) in columns.iter().zip(out) {
+            let taps = &lines[column.first..column.first + 4];
+            let [w0, w1, w2, w3] = column.weights.map(u32::from);
+            let weighed = u32::from(taps[0]) * w0
+                + u32::from(taps[1]) * w1
+                + u32::from(taps[2]) * w2
+                + u32::from(taps[3]) * w3;
+            let rounded = (weighed + sum / 2) / sum;
+            *pixel = rounded as u8;
+            if rounded * sum == weighed + sum / 2 && sum.is_multiple_of(2) {
+                *pixel = tie(gray, row, column);
+            }
+        }
+    }
+}
+
+/// Halfway between two values the reference's rounding errors decide: this repeats its sums.
+#[cold]
+fn tie(gray: &[u8], row: &Cell, column: &Cell) -> u8 {
+    let mut sum = 0.0f32;
+    for (y, share) in row.fractions.iter().enumerate() {
+        if *share == 0.0 {
+            continue;
+        }
+        let mut line = 0.0f32;
+        for (x, fraction) in column.fractions.iter().enumerate() {
+            if *fraction == 0.0 {
+                continue;
+            }
+            let index = (row.first + y) * COLUMNS + column.first + x;
+            let pixel = gray.get(index).copied().unwrap_or(0);
+            line += f32::from(pixel) * fraction;
+        }
+        sum += share * line;
+    }
+    sum.round_ties_even() as u8
+}
