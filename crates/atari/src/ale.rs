@@ -1,6 +1,8 @@
 //! A game as the Arcade Learning Environment plays it: resets, actions, rewards, one frame at a
 //! time.
 
+use serde::{Deserialize, Serialize};
+
 use std::sync::Arc;
 
 use crate::cartridge::Rom;
@@ -46,14 +48,21 @@ pub struct Ale {
 }
 
 /// Everything that decides how a game goes on: a few KiB of plain data.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct SavedGame {
     machine: Machine,
     play: Play,
 }
 
+impl SavedGame {
+    /// The game that was saved.
+    pub fn game(&self) -> &'static Game {
+        self.play.rules.game()
+    }
+}
+
 /// What is remembered between frames beside the console.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Play {
     rules: Rules,
     outcome: Outcome,
@@ -118,6 +127,11 @@ impl Ale {
     /// Reward of the last frame, lives left, and whether the episode is over.
     pub fn outcome(&self) -> Outcome {
         self.play.outcome
+    }
+
+    /// Starts the stream of sticky actions anew.
+    pub fn set_seed(&mut self, seed: u32) {
+        self.play.random = Mt19937::new(seed);
     }
 
     /// Sets the chance that a frame repeats the last action instead of taking the new one.

@@ -3,6 +3,8 @@
 //! [`Rom`] is the immutable image, shared by all consoles that play it. [`Cartridge`] is what a
 //! cartridge remembers while it plays: which bank shows where, its extra memory, its DPC chip.
 
+use serde::{Deserialize, Serialize};
+
 use crate::dpc::Dpc;
 use crate::md5;
 use crate::random::Mt19937;
@@ -19,7 +21,7 @@ pub enum RomError {
 }
 
 /// How a cartridge maps its image into the 4 KiB the processor can see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mapper {
     /// 2 KiB, shown twice.
     K2,
@@ -125,13 +127,14 @@ impl Region {
 }
 
 /// A cartridge's state: plain data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cartridge {
     /// Where in the image each visible KiB starts.
     slices: [u16; 4],
     /// One bit per 64 visible bytes: whether touching them does more than read the image.
     watched: u64,
     mapper: Mapper,
+    #[serde(with = "crate::wide")]
     memory: [u8; 128],
     dpc: Dpc,
 }

@@ -4,6 +4,8 @@
 //! saves the game. [`Console`] adds the shared cartridge image and the last frames' logs, from
 //! which the picture is drawn when somebody asks for it.
 
+use serde::{Deserialize, Serialize};
+
 use std::sync::Arc;
 
 use crate::bus::Bus;
@@ -22,9 +24,10 @@ const SEED: u32 = 4_753_849;
 const INSTRUCTIONS_PER_UPDATE: u32 = 25_000;
 
 /// The state of the machine between two frames.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub(crate) cpu: Registers,
+    #[serde(with = "crate::wide")]
     pub(crate) ram: [u8; 128],
     pub(crate) riot: Riot,
     pub(crate) tia: Tia,
@@ -89,6 +92,8 @@ impl Console {
     pub fn save(&self) -> Machine {
         let mut machine = self.machine.clone();
         machine.tia.catch_up(self.frames.log());
+        // Equal states compare equal, whatever the log from which they came.
+        machine.tia.replayed = 0;
         machine
     }
 

@@ -1,5 +1,7 @@
 //! What is plugged in and pressed: joysticks, paddles and the console's own switches.
 
+use serde::{Deserialize, Serialize};
+
 use crate::properties::Properties;
 
 /// A controller's kind: a property of the game.
@@ -13,7 +15,7 @@ pub enum Controller {
 
 /// One of the 18 actions of a joystick: [`Action::new`] takes the codes the Arcade Learning
 /// Environment gives them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action(u8);
 
 impl Action {
@@ -66,7 +68,7 @@ impl Action {
 }
 
 /// The pins that the console reads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inputs {
     sticks: [u8; 2],
     fires: [bool; 2],
@@ -80,7 +82,7 @@ pub struct Inputs {
 }
 
 /// A knob: a resistance that charges a capacitor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Paddle {
     resistance: i32,
 }

@@ -3,12 +3,14 @@
 //! Timing follows the Arcade Learning Environment: the whole base cost of an instruction is
 //! counted right after its opcode is fetched, and all its accesses happen at that one moment.
 
+use serde::{Deserialize, Serialize};
+
 use crate::bus::Bus;
 use crate::cartridge::{IMAGE, Region};
 use crate::riot::Poll;
 
 /// The registers between two runs of the processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registers {
     /// The accumulator.
     pub a: u8,

@@ -4,8 +4,10 @@
 //! turns on at `top` and off at `bottom`); three of them can be clocked as square-wave voices.
 //! A shift register gives random numbers.
 
+use serde::{Deserialize, Serialize};
+
 /// The chip's registers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dpc {
     tops: [u8; 8],
     bottoms: [u8; 8],

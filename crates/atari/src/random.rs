@@ -1,8 +1,11 @@
 //! The Mersenne Twister: the random stream of the console's power-up state and of sticky actions.
 
+use serde::{Deserialize, Serialize};
+
 /// The 32-bit Mersenne Twister (mt19937), as C++'s standard library seeds it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mt19937 {
+    #[serde(with = "crate::wide")]
     words: [u32; SIZE],
     next: u16,
 }

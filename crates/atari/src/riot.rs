@@ -1,8 +1,10 @@
 //! The RIOT (6532): the interval timer, the two ports and 128 bytes of memory.
 
+use serde::{Deserialize, Serialize};
+
 /// The timer and ports of the 6532. Its memory lives beside it in the machine, where the processor
 /// reaches it directly.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Riot {
     /// What was last written to a timer register.
     timer: u8,

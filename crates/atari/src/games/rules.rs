@@ -4,10 +4,12 @@
 //! which bytes say that the game is over. What data cannot say is a small function in
 //! [`super::odd`].
 
+use serde::{Deserialize, Serialize};
+
 use super::Game;
 
 /// What one frame did to the episode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Points gained (or lost) in this frame.
     pub reward: i32,
@@ -39,8 +41,9 @@ impl Memory<'_> {
 }
 
 /// What the rules of a game remember from frame to frame: plain data, part of a saved state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Rules {
+    #[serde(with = "by_name")]
     game: &'static Game,
     pub(super) score: i32,
     pub(super) reward: i32,
@@ -126,6 +129,25 @@ impl Rules {
             Gain::Wraps(_) => difference,
         };
         self.score = score;
+    }
+}
+
+/// A game in a saved state: its name.
+mod by_name {
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    use crate::games::{self, Game};
+
+    pub(super) fn serialize<S: Serializer>(game: &Game, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(game.name)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<&'static Game, D::Error> {
+        let name = String::deserialize(from)?;
+        games::by_name(&name).ok_or_else(|| D::Error::custom(format!("no game is called {name}")))
     }
 }
 

@@ -5,6 +5,8 @@
 //! ([`Line`]), one per object; overlaps of sets are collisions, and their order of priority gives
 //! colours.
 
+use serde::{Deserialize, Serialize};
+
 use super::lines::{self, EMPTY, Line, WIDTH};
 use super::motion;
 use super::{LINE_CLOCKS, Write};
@@ -46,7 +48,7 @@ const BL: usize = 4;
 const PF: usize = 5;
 
 /// The picture registers, the objects' places, and how far the frame is drawn.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Beam {
     /// The clock, from the frame's first line on, up to which the picture is done.
     clock: u32,
@@ -622,7 +624,7 @@ const LEFT_HALF: Line = [!0, 0xFFFF, 0];
 const RIGHT_HALF: Line = [0, !0xFFFF, !0];
 
 /// How missile 0 looks on a line of the starfield.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum StarShape {
     Plain,
     Wide,

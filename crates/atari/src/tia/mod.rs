@@ -8,6 +8,8 @@ pub(crate) mod beam;
 pub(crate) mod lines;
 mod motion;
 
+use serde::{Deserialize, Serialize};
+
 use crate::controllers::Inputs;
 use beam::{Beam, NoScreen};
 
@@ -26,7 +28,7 @@ pub(crate) const LINE_CLOCKS: u32 = 228;
 pub(crate) const LINE_CYCLES: i64 = 76;
 
 /// The part of the TIA that acts at once.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Tia {
     /// The beam, as far as the log has been replayed.
     pub(crate) beam: Beam,
