@@ -16,3 +16,4 @@ pub mod properties;
 pub mod random;
 mod riot;
 mod tia;
+pub mod verify;
