@@ -164,3 +164,50 @@ fn tie(gray: &[u8], row: &Cell, column: &Cell) -> u8 {
     }
     sum.round_ties_even() as u8
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::crc32;
+
+    /// A picture of noise: the top bytes of a linear congruential generator, masked.
+    fn noise(height: usize, seed: u32, mask: u8) -> Vec<u8> {
+        let mut state = seed;
+        (0..height * COLUMNS)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 24) as u8 & mask
+            })
+            .collect()
+    }
+
+    /// Height, seed, mask and the CRC-32 of what OpenCV 4's `INTER_AREA` makes of the picture. Few
+    /// distinct values make many halves, where rounding errors decide.
+    #[rustfmt::skip]
+    const OPENCV: [(usize, u32, u8, u32); 15] = [
+        (210, 1, 0xFF, 0xA3824CA6),
+        (210, 2, 0xC0, 0x0B3CEFBA),
+        (210, 3, 0x81, 0x2CD8E819),
+        (214, 1, 0xFF, 0xA27AAD43),
+        (214, 2, 0xC0, 0x8C6C5E5A),
+        (214, 3, 0x81, 0x64741DA3),
+        (220, 1, 0xFF, 0xB84AD027),
+        (220, 2, 0xC0, 0x7578D60D),
+        (220, 3, 0x81, 0xEC51EAB6),
+        (230, 1, 0xFF, 0x7F2250E7),
+        (230, 2, 0xC0, 0x2A7AB907),
+        (230, 3, 0x81, 0xF71FAA7A),
+        (250, 1, 0xFF, 0x3A64398D),
+        (250, 2, 0xC0, 0x7BD79B55),
+        (250, 3, 0x81, 0xDEDC4FFA),
+    ];
+
+    #[test]
+    fn resizing_equals_opencv_byte_for_byte() {
+        for (height, seed, mask, expected) in OPENCV {
+            let mut square = [0; SIDE * SIDE];
+            resize(&noise(height, seed, mask), &cells(height), &cells(COLUMNS), &mut square);
+            assert_eq!(crc32(&square), expected, "height {height}, mask {mask:#x}");
+        }
+    }
+}

@@ -151,7 +151,7 @@ pub fn verify(rom: Arc<Rom>, trace: &Trace) -> Result<Report, VerifyError> {
         }
         let outcome = ale.outcome();
         ale.console().screen(&mut pixels);
-        let mut note = |slot: &mut Option<usize>, equal: bool| {
+        let note = |slot: &mut Option<usize>, equal: bool| {
             if !equal && slot.is_none() {
                 *slot = Some(index);
             }
@@ -199,7 +199,7 @@ fn number<T: std::str::FromStr>(header: &str, key: &str) -> Option<T> {
 }
 
 /// The CRC-32 of some bytes, as zlib computes it.
-fn crc32(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         CRC[usize::from(crc as u8 ^ byte)] ^ (crc >> 8)
     })
