@@ -114,6 +114,9 @@ fn resize(gray: &[u8], rows: &[Cell], columns: &[Cell], square: &mut [u8]) {
         cells.first().map_or(1, |cell| cell.weights.iter().map(|weight| u32::from(*weight)).sum())
     };
     let sum = total(rows) * total(columns);
+    // Division by the sum as a multiplication: exact below 2^40 / sum, which no weighed sum nears.
+    let reciprocal = (1u64 << 40) / u64::from(sum) + 1;
+    let half = sum / 2;
     let mut lines = [0u16; COLUMNS + 4];
     for (row, out) in rows.iter().zip(square.chunks_exact_mut(SIDE)) {
         lines.fill(0);
@@ -128,15 +131,14 @@ fn resize(gray: &[u8], rows: &[Cell], columns: &[Cell], square: &mut [u8]) {
             }
         }
         for (column, pixel) in columns.iter().zip(out) {
-            let taps = &lines[column.first..column.first + 4];
-            let [w0, w1, w2, w3] = column.weights.map(u32::from);
-            let weighed = u32::from(taps[0]) * w0
-                + u32::from(taps[1]) * w1
-                + u32::from(taps[2]) * w2
-                + u32::from(taps[3]) * w3;
-            let rounded = (weighed + sum / 2) / sum;
+            // Columns shrink less than twofold: the fourth weight is always zero.
+            let taps = &lines[column.first..column.first + 3];
+            let [w0, w1, w2, _] = column.weights.map(u32::from);
+            let weighed =
+                u32::from(taps[0]) * w0 + u32::from(taps[1]) * w1 + u32::from(taps[2]) * w2;
+            let rounded = ((u64::from(weighed + half) * reciprocal) >> 40) as u32;
             *pixel = rounded as u8;
-            if rounded * sum == weighed + sum / 2 && sum.is_multiple_of(2) {
+            if rounded * sum == weighed + half && sum == 2 * half {
                 *pixel = tie(gray, row, column);
             }
         }
