@@ -73,12 +73,12 @@ pub(super) fn casino(rules: &mut Rules, memory: Memory<'_>) {
 pub(super) fn darkchambers(rules: &mut Rules, memory: Memory<'_>) {
     let score = 10 * (100 * bcd(memory.at(0xCF)) + bcd(memory.at(0xCC)));
     let level = i32::from(memory.at(0xD5));
-    if level < rules.note || score < rules.score {
+    if level < rules.notes[0] || score < rules.score {
         rules.reward = 0;
         rules.terminal = true;
     } else {
         rules.score_is(score, Gain::Difference);
-        rules.note = level;
+        rules.notes[0] = level;
         rules.terminal = memory.at(0xCA) & 0x1F == 0;
     }
 }
@@ -128,8 +128,8 @@ pub(super) fn hangman(rules: &mut Rules, memory: Memory<'_>) {
     rules.score_is(bcd(memory.at(0xEB)) - bcd(memory.at(0xEC)), Gain::Difference);
     // Nobody has touched the controls for so long that this counter has gone round.
     let clock = i32::from(memory.at(0xF1));
-    rules.terminal = rules.reward != 0 || rules.note == 0xFF && clock == 0;
-    rules.note = clock;
+    rules.terminal = rules.reward != 0 || rules.notes[0] == 0xFF && clock == 0;
+    rules.notes[0] = clock;
 }
 
 /// A match lit costs a point; leaving with the urn gives a hundred.
@@ -173,35 +173,32 @@ pub(super) fn klax(rules: &mut Rules, memory: Memory<'_>) {
 /// shows the par of the next hole. `lives` holds the hole and `score` the strokes shown before it.
 pub(super) fn miniature_golf(rules: &mut Rules, memory: Memory<'_>) {
     let (hole, par) = (i32::from(memory.at(0xAF)), bcd(memory.at(0x88)));
-    // The note holds the strokes shown last, those shown before they went round, and the par.
-    let [mut strokes, mut gone_round, mut this_par] =
-        [0, 10, 21].map(|shift| rules.note >> shift & 0x3FF);
+    let [strokes, gone_round, this_par] = &mut rules.notes;
     rules.reward = 0;
     if hole != rules.lives {
-        let taken = strokes - rules.score + gone_round;
-        rules.reward = if taken == 0 { 0 } else { this_par - taken };
-        rules.score = strokes;
+        let taken = *strokes - rules.score + *gone_round;
+        rules.reward = if taken == 0 { 0 } else { *this_par - taken };
+        rules.score = *strokes;
         rules.lives = hole;
-        gone_round = 0;
+        *gone_round = 0;
     } else if par == 0 {
         let shown = bcd(memory.at(0x87));
-        if shown < strokes {
-            gone_round += strokes;
+        if shown < *strokes {
+            *gone_round += *strokes;
         }
-        strokes = shown;
+        *strokes = shown;
     }
     if par != 0 {
-        this_par = par;
+        *this_par = par;
     }
-    rules.note = strokes | gone_round << 10 | this_par << 21;
     rules.terminal = hole == 0;
 }
 
 /// Stones won less stones lost; over once nobody has been to move for more than 50 frames.
 pub(super) fn othello(rules: &mut Rules, memory: Memory<'_>) {
     rules.score_is(bcd(memory.at(0xCE)) - bcd(memory.at(0xD0)), Gain::Difference);
-    rules.note = if memory.at(0xC0) == 0 { rules.note + 1 } else { 0 };
-    rules.terminal = rules.note > 50;
+    rules.notes[0] = if memory.at(0xC0) == 0 { rules.notes[0] + 1 } else { 0 };
+    rules.terminal = rules.notes[0] > 50;
 }
 
 /// The lives are drawn as marks in the upper half of a byte.
@@ -216,11 +213,11 @@ pub(super) fn pitfall_lives(memory: Memory<'_>, _before: i32) -> i32 {
 /// Memory holds the lives in an order that only tells when one is lost.
 pub(super) fn qbert(rules: &mut Rules, memory: Memory<'_>) {
     let mark = i32::from(memory.at(0x88).cast_signed());
-    rules.terminal = mark == -2 || mark == 2 && rules.note == -1;
-    if mark == rules.note - 1 {
+    rules.terminal = mark == -2 || mark == 2 && rules.notes[0] == -1;
+    if mark == rules.notes[0] - 1 {
         rules.lives -= 1;
     }
-    rules.note = mark;
+    rules.notes[0] = mark;
     if rules.terminal {
         rules.reward = 0;
         return;
@@ -239,8 +236,8 @@ pub(super) fn riverraid(rules: &mut Rules, memory: Memory<'_>) {
     rules.score_is(score, Gain::Difference);
     let mark = i32::from(memory.at(0xC0));
     // The byte is blank both before the first life and after the last, which shows as 0x59.
-    rules.terminal = mark == 0x58 && rules.note == 0x59;
-    rules.note = mark;
+    rules.terminal = mark == 0x58 && rules.notes[0] == 0x59;
+    rules.notes[0] = mark;
     rules.lives = match mark {
         0x58 => 4,
         0x59 => 1,
@@ -258,10 +255,10 @@ pub(super) fn star_gunner(rules: &mut Rules, memory: Memory<'_>) {
     let lives = memory.at(0x87);
     // Other lives than five before the first five are left over from the title.
     if lives == 5 {
-        rules.note = 1;
+        rules.notes[0] = 1;
     }
     rules.terminal = lives == 0;
-    if rules.note == 1 {
+    if rules.notes[0] == 1 {
         rules.lives = i32::from(lives & 15);
     }
 }
@@ -280,9 +277,9 @@ pub(super) fn tennis(rules: &mut Rules, memory: Memory<'_>) {
     let points = byte(0xC5) - byte(0xC6);
     let (mine, theirs) = (byte(0xC7), byte(0xC8));
     let games = mine - theirs;
-    rules.reward = if games == rules.note { points - rules.score } else { games - rules.note };
+    rules.reward = if games == rules.notes[0] { points - rules.score } else { games - rules.notes[0] };
     rules.score = points;
-    rules.note = games;
+    rules.notes[0] = games;
     let set_won = (mine >= 6 || theirs >= 6) && games.abs() >= 2;
     rules.terminal = set_won || mine == 7 || theirs == 7;
 }
@@ -290,8 +287,8 @@ pub(super) fn tennis(rules: &mut Rules, memory: Memory<'_>) {
 pub(super) fn tetris(rules: &mut Rules, memory: Memory<'_>) {
     rules.score_is(100 * bcd(memory.at(0xF2)) + bcd(memory.at(0xF1)), Gain::NeverLoss);
     let over = memory.at(0xF3) & 0x80 != 0;
-    rules.terminal = over && rules.note == 1;
-    rules.note = i32::from(!over);
+    rules.terminal = over && rules.notes[0] == 1;
+    rules.notes[0] = i32::from(!over);
 }
 
 /// Won or lost, told apart by the line that was drawn.
@@ -339,11 +336,21 @@ pub(super) fn video_chess(rules: &mut Rules, memory: Memory<'_>) {
     rules.terminal = rules.reward != 0;
 }
 
+/// A point per side that is all of one colour; over when all six are, or when time is up.
 pub(super) fn video_cube(rules: &mut Rules, memory: Memory<'_>) {
+    let done = |side: u8| {
+        let first = 0xA0 + 9 * side;
+        (first..first + 9).all(|at| memory.at(at) == memory.at(first))
+    };
+    let sides = (0..6).filter(|&side| done(side)).count() as i32;
+    rules.score_is(sides, Gain::Difference);
     let clock = i32::from(memory.at(0xDB));
-    rules.terminal = rules.note == 0xFF && clock == 0;
-    rules.note = clock;
-    rules.reward = -i32::from(rules.terminal);
+    let time_is_up = rules.notes[0] == 0xFF && clock == 0;
+    rules.notes[0] = clock;
+    if time_is_up {
+        rules.reward = -1;
+    }
+    rules.terminal = sides == 6 || time_is_up;
 }
 
 /// The byte counts the ball in play; an extra ball is a bit elsewhere.

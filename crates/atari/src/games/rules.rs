@@ -47,14 +47,14 @@ pub struct Rules {
     pub(super) terminal: bool,
     pub(super) lives: i32,
     /// What an odd rule remembers beside these.
-    pub(super) note: i32,
+    pub(super) notes: [i32; 3],
 }
 
 impl PartialEq for Rules {
     fn eq(&self, other: &Self) -> bool {
         self.game.md5 == other.game.md5
-            && (self.score, self.reward, self.terminal, self.lives, self.note)
-                == (other.score, other.reward, other.terminal, other.lives, other.note)
+            && (self.score, self.reward, self.terminal, self.lives, self.notes)
+                == (other.score, other.reward, other.terminal, other.lives, other.notes)
     }
 }
 
@@ -69,7 +69,7 @@ impl Rules {
             reward: 0,
             terminal: false,
             lives: rule.start_lives.unwrap_or(i32::from(game.start_lives)),
-            note: rule.start_note,
+            notes: rule.start_notes,
         }
     }
 
@@ -144,7 +144,7 @@ pub(super) struct Rule {
     pub(super) start_score: i32,
     /// Where it differs from the lives reported after a reset.
     pub(super) start_lives: Option<i32>,
-    pub(super) start_note: i32,
+    pub(super) start_notes: [i32; 3],
     /// Takes the place of all of the above but the start values.
     pub(super) odd: Option<fn(&mut Rules, Memory<'_>)>,
 }
@@ -159,7 +159,7 @@ pub(super) const PLAIN: Rule = Rule {
     lives_stay_at_end: false,
     start_score: 0,
     start_lives: None,
-    start_note: 0,
+    start_notes: [0; 3],
     odd: None,
 };
 
