@@ -1,9 +1,9 @@
 //! The games from adventure to double_dunk, one block each, in alphabetical order.
 
 use super::Game;
+use super::modes::{ONE_MODE, pressed, shown_at};
 use super::odd;
 use super::rules::{Digits::*, Gain, Is::*, Lives, PLAIN, Rule, Score, bits, byte, part};
-use super::modes::{ONE_MODE, shown_at};
 use super::{ALL, RESET};
 
 pub(super) const GAMES: [Game; 30] = [
@@ -17,8 +17,13 @@ pub(super) const GAMES: [Game; 30] = [
         start_lives: 1,
         starting_actions: &[],
         paddle_limit: 790_196,
-        select: shown_at(0x80),
-        rule: Rule { lives: Lives::One, odd: Some(odd::adventure), lives_stay_at_end: true, ..PLAIN },
+        select: pressed(&[]),
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::adventure),
+            lives_stay_at_end: true,
+            ..PLAIN
+        },
     },
     Game {
         name: "air_raid",
@@ -31,7 +36,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[(1, 1)],
         paddle_limit: 790_196,
         select: shown_at(0xAA),
-        rule: Rule { score: Score::Bcd(&[0xA8, 0xA9, 0xAA], 1), lives: Lives::One, over: &[&[Eq(0xA7, 0xFF)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xA8, 0xA9, 0xAA], 1),
+            lives: Lives::One,
+            over: &[&[Eq(0xA7, 0xFF)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "alien",
@@ -44,7 +54,18 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x81).hold(1),
-        rule: Rule { score: Score::Sum(&[part(0x83, Eighths, 100_000), part(0x85, Eighths, 10_000), part(0x87, Eighths, 1_000), part(0x89, Eighths, 100), part(0x8B, Eighths, 10)]), lives: bits(0xC0, 0x0F, 0), over: &[&[Bits(0xC0, 0x0F, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[
+                part(0x83, Eighths, 100_000),
+                part(0x85, Eighths, 10_000),
+                part(0x87, Eighths, 1_000),
+                part(0x89, Eighths, 100),
+                part(0x8B, Eighths, 10),
+            ]),
+            lives: bits(0xC0, 0x0F, 0),
+            over: &[&[Bits(0xC0, 0x0F, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "amidar",
@@ -57,7 +78,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xDB, 0xDA, 0xD9], 1), lives: bits(0xD6, 0x0F, 0), over: &[&[Eq(0xD6, 0x80)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xDB, 0xDA, 0xD9], 1),
+            lives: bits(0xD6, 0x0F, 0),
+            over: &[&[Eq(0xD6, 0x80)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "assault",
@@ -70,7 +96,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x80, 0x81, 0x82], 1), lives: byte(0xE5, 0), over: &[&[Eq(0xE5, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x80, 0x81, 0x82], 1),
+            lives: byte(0xE5, 0),
+            over: &[&[Eq(0xE5, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "asterix",
@@ -83,20 +114,34 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[(1, 1)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xDE, 0xDF, 0xE0], 1), lives: bits(0xD3, 0x0F, 0), over: &[&[Eq(0xC7, 0x01), Bits(0xD3, 0x0F, 0x01)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xDE, 0xDF, 0xE0], 1),
+            lives: bits(0xD3, 0x0F, 0),
+            over: &[&[Eq(0xC7, 0x01), Bits(0xD3, 0x0F, 0x01)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "asteroids",
         id: "Asteroids",
         md5: "ccbd36746ed4525821a8083b0d6d2c2c",
         minimal_actions: &[0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15],
-        modes: &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 128],
+        modes: &[
+            0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23,
+            24, 25, 26, 27, 28, 29, 30, 31, 128,
+        ],
         difficulties: &[0, 3],
         start_lives: 4,
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x80),
-        rule: Rule { score: Score::Bcd(&[0xBD, 0xBE], 10), gain: Gain::Wraps(100_000), lives: bits(0xBC, 0xF0, 0), over: &[&[Bits(0xBC, 0xF0, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xBD, 0xBE], 10),
+            gain: Gain::Wraps(100_000),
+            lives: bits(0xBC, 0xF0, 0),
+            over: &[&[Bits(0xBC, 0xF0, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "atlantis",
@@ -109,7 +154,13 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x8D),
-        rule: Rule { score: Score::Bcd(&[0xA1, 0xA3, 0xA2], 100), lives: byte(0xF1, 0), over: &[&[Eq(0xF1, 0xFF)]], score_stops_at_end: true, ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xA1, 0xA3, 0xA2], 100),
+            lives: byte(0xF1, 0),
+            over: &[&[Eq(0xF1, 0xFF)]],
+            score_stops_at_end: true,
+            ..PLAIN
+        },
     },
     Game {
         name: "atlantis2",
@@ -122,7 +173,13 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xA3, 0xA2, 0xA1], 1), lives: byte(0xF1, 0), over: &[&[Eq(0xF1, 0xFF)]], score_stops_at_end: true, ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xA3, 0xA2, 0xA1], 1),
+            lives: byte(0xF1, 0),
+            over: &[&[Eq(0xF1, 0xFF)]],
+            score_stops_at_end: true,
+            ..PLAIN
+        },
     },
     Game {
         name: "backgammon",
@@ -135,7 +192,11 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 1_000_000,
         select: shown_at(0x80).mask(0).least(2).hold(1),
-        rule: Rule { lives: Lives::One, odd: Some(odd::backgammon), ..PLAIN },
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::backgammon),
+            ..PLAIN
+        },
     },
     Game {
         name: "bank_heist",
@@ -148,7 +209,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x80).hold(1),
-        rule: Rule { score: Score::Bcd(&[0xD8, 0xD9, 0xDA], 1), lives: byte(0xD5, 0), over: &[&[Eq(0xCE, 0x01), Eq(0xD5, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xD8, 0xD9, 0xDA], 1),
+            lives: byte(0xD5, 0),
+            over: &[&[Eq(0xCE, 0x01), Eq(0xD5, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "basic_math",
@@ -161,7 +227,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xC5),
-        rule: Rule { score: Score::Bcd(&[0x84], 1), lives: Lives::One, over: &[&[Ne(0x86, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x84], 1),
+            lives: Lives::One,
+            over: &[&[Ne(0x86, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "battle_zone",
@@ -174,7 +245,15 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xA1),
-        rule: Rule { score: Score::Sum(&[part(0x9D, HighOrBlank, 1_000), part(0x9E, BcdOrBlank, 10_000)]), lives: bits(0xBA, 0x0F, 0), over: &[&[Bits(0xBA, 0x0F, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[
+                part(0x9D, HighOrBlank, 1_000),
+                part(0x9E, BcdOrBlank, 10_000),
+            ]),
+            lives: bits(0xBA, 0x0F, 0),
+            over: &[&[Bits(0xBA, 0x0F, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "beam_rider",
@@ -187,7 +266,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[(3, 1)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x8B, 0x8A, 0x89], 1), lives: Lives::Odd(odd::beam_rider_lives), over: &[&[Eq(0x85, 0xFF)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x8B, 0x8A, 0x89], 1),
+            lives: Lives::Odd(odd::beam_rider_lives),
+            over: &[&[Eq(0x85, 0xFF)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "berzerk",
@@ -200,7 +284,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x80).wait(20),
-        rule: Rule { score: Score::Bcd(&[0xDD, 0xDE, 0xDF], 1), lives: byte(0xDA, 1), over: &[&[Eq(0xDA, 0xFF)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xDD, 0xDE, 0xDF], 1),
+            lives: byte(0xDA, 1),
+            over: &[&[Eq(0xDA, 0xFF)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "blackjack",
@@ -213,7 +302,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 795_000,
         select: ONE_MODE,
-        rule: Rule { lives: Lives::One, odd: Some(odd::blackjack), start_score: 200, ..PLAIN },
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::blackjack),
+            start_score: 200,
+            ..PLAIN
+        },
     },
     Game {
         name: "bowling",
@@ -226,7 +320,11 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x82),
-        rule: Rule { score: Score::Bcd(&[0xA6, 0xA1], 1), over: &[&[Above(0xA4, 0x10)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xA6, 0xA1], 1),
+            over: &[&[Above(0xA4, 0x10)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "boxing",
@@ -239,7 +337,10 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { odd: Some(odd::boxing), ..PLAIN },
+        rule: Rule {
+            odd: Some(odd::boxing),
+            ..PLAIN
+        },
     },
     Game {
         name: "breakout",
@@ -252,7 +353,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xB2).hold(1),
-        rule: Rule { score: Score::Sum(&[part(0xCC, Low, 100), part(0xCD, Bcd, 1)]), lives: byte(0xB9, 0), over: &[&[Eq(0xB9, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[part(0xCC, Low, 100), part(0xCD, Bcd, 1)]),
+            lives: byte(0xB9, 0),
+            over: &[&[Eq(0xB9, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "carnival",
@@ -265,7 +371,11 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xAD, 0xAE], 10), over: &[&[Eq(0x83, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xAD, 0xAE], 10),
+            over: &[&[Eq(0x83, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "casino",
@@ -275,10 +385,15 @@ pub(super) const GAMES: [Game; 30] = [
         modes: &[0, 2, 3],
         difficulties: &[0, 1, 2, 3],
         start_lives: 1,
-        starting_actions: &[(0, 57), (1, 5)],
+        starting_actions: &[(0, 60), (1, 2)],
         paddle_limit: 790_196,
         select: shown_at(0xD4),
-        rule: Rule { lives: Lives::One, odd: Some(odd::casino), start_score: 1_000, ..PLAIN },
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::casino),
+            start_score: 1_000,
+            ..PLAIN
+        },
     },
     Game {
         name: "centipede",
@@ -291,7 +406,13 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xA6),
-        rule: Rule { score: Score::Bcd(&[0xF4, 0xF5, 0xF6], 1), gain: Gain::NeverLoss, lives: bits(0xED, 0x70, 1), over: &[&[Bits(0xA6, 0x40, 0x40)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xF4, 0xF5, 0xF6], 1),
+            gain: Gain::NeverLoss,
+            lives: bits(0xED, 0x70, 1),
+            over: &[&[Bits(0xA6, 0x40, 0x40)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "chopper_command",
@@ -304,7 +425,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xE0),
-        rule: Rule { score: Score::Bcd(&[0xEC, 0xEE], 100), lives: bits(0xE4, 0x0F, 0), over: &[&[Bits(0xE4, 0x0F, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xEC, 0xEE], 100),
+            lives: bits(0xE4, 0x0F, 0),
+            over: &[&[Bits(0xE4, 0x0F, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "crazy_climber",
@@ -317,7 +443,18 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x80),
-        rule: Rule { score: Score::Sum(&[part(0x82, Byte, 100), part(0x83, Byte, 1_000), part(0x84, Byte, 10_000), part(0x85, Byte, 100_000)]), gain: Gain::NeverLoss, lives: byte(0xAA, 0), over: &[&[Eq(0xAA, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[
+                part(0x82, Byte, 100),
+                part(0x83, Byte, 1_000),
+                part(0x84, Byte, 10_000),
+                part(0x85, Byte, 100_000),
+            ]),
+            gain: Gain::NeverLoss,
+            lives: byte(0xAA, 0),
+            over: &[&[Eq(0xAA, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "crossbow",
@@ -330,7 +467,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x8D).plus(1),
-        rule: Rule { score: Score::Bcd(&[0x8B, 0x8C, 0x8D], 1), lives: Lives::One, over: &[&[Eq(0xE7, 0x82)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x8B, 0x8C, 0x8D], 1),
+            lives: Lives::One,
+            over: &[&[Eq(0xE7, 0x82)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "darkchambers",
@@ -340,10 +482,15 @@ pub(super) const GAMES: [Game; 30] = [
         modes: &[0],
         difficulties: &[0],
         start_lives: 1,
-        starting_actions: &[],
+        starting_actions: &[(RESET, 1), (0, 485)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { lives: Lives::One, odd: Some(odd::darkchambers), start_notes: [3, 0, 0], ..PLAIN },
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::darkchambers),
+            start_notes: [3, 0, 0],
+            ..PLAIN
+        },
     },
     Game {
         name: "defender",
@@ -356,7 +503,19 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x9B),
-        rule: Rule { score: Score::Sum(&[part(0x9C, LowOrBlank, 1), part(0x9D, LowOrBlank, 10), part(0x9E, LowOrBlank, 100), part(0x9F, LowOrBlank, 1_000), part(0xA0, LowOrBlank, 10_000), part(0xA1, LowOrBlank, 100_000)]), lives: byte(0xC2, 0), over: &[&[Eq(0xC2, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[
+                part(0x9C, LowOrBlank, 1),
+                part(0x9D, LowOrBlank, 10),
+                part(0x9E, LowOrBlank, 100),
+                part(0x9F, LowOrBlank, 1_000),
+                part(0xA0, LowOrBlank, 10_000),
+                part(0xA1, LowOrBlank, 100_000),
+            ]),
+            lives: byte(0xC2, 0),
+            over: &[&[Eq(0xC2, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "demon_attack",
@@ -369,7 +528,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xEA).hold(1),
-        rule: Rule { score: Score::Odd(odd::demon_attack_score), lives: byte(0xF2, 1), over: &[&[Eq(0xF1, 0xBD), Eq(0xF2, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Odd(odd::demon_attack_score),
+            lives: byte(0xF2, 1),
+            over: &[&[Eq(0xF1, 0xBD), Eq(0xF2, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "donkey_kong",
@@ -382,7 +546,12 @@ pub(super) const GAMES: [Game; 30] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x87, 0x88], 100), lives: byte(0xA3, 0), over: &[&[Eq(0x8B, 0x1F), Eq(0x8F, 0x03), Eq(0xA3, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x87, 0x88], 100),
+            lives: byte(0xA3, 0),
+            over: &[&[Eq(0x8B, 0x1F), Eq(0x8F, 0x03), Eq(0xA3, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "double_dunk",
@@ -392,9 +561,12 @@ pub(super) const GAMES: [Game; 30] = [
         modes: &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
         difficulties: &[0],
         start_lives: 0,
-        starting_actions: &[],
+        starting_actions: &[(10, 1)],
         paddle_limit: 790_196,
-        select: shown_at(0x80),
-        rule: Rule { odd: Some(odd::double_dunk), ..PLAIN },
+        select: pressed(&[]),
+        rule: Rule {
+            odd: Some(odd::double_dunk),
+            ..PLAIN
+        },
     },
 ];

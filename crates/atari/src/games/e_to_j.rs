@@ -1,9 +1,9 @@
 //! The games from earthworld to journey_escape, one block each, in alphabetical order.
 
 use super::Game;
+use super::modes::{ONE_MODE, shown_at};
 use super::odd;
 use super::rules::{Digits::*, Gain, Is::*, Lives, PLAIN, Rule, Score, bits, byte, part};
-use super::modes::{ONE_MODE, shown_at};
 use super::{ALL, RESET};
 
 pub(super) const GAMES: [Game; 20] = [
@@ -18,7 +18,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xA7], 1), lives: Lives::One, over: &[&[Decimal(0xA7, 10)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xA7], 1),
+            lives: Lives::One,
+            over: &[&[Decimal(0xA7, 10)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "elevator_action",
@@ -31,7 +36,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[(1, 16)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x87, 0x88, 0x89], 1), lives: byte(0x83, 0), over: &[&[Eq(0x83, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x87, 0x88, 0x89], 1),
+            lives: byte(0x83, 0),
+            over: &[&[Eq(0x83, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "enduro",
@@ -44,7 +54,11 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[(1, 1)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Odd(odd::enduro_score), over: &[&[Eq(0xAF, 0xFF)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Odd(odd::enduro_score),
+            over: &[&[Eq(0xAF, 0xFF)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "entombed",
@@ -57,7 +71,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[(1, 1), (0, 5)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Sum(&[part(0xE3, Byte, 1)]), lives: Lives::One, over: &[&[Bits(0xC7, 0x03, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[part(0xE3, Byte, 1)]),
+            lives: Lives::One,
+            over: &[&[Bits(0xC7, 0x03, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "et",
@@ -70,7 +89,13 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x82).plus(1).hold(25),
-        rule: Rule { score: Score::Bcd(&[0xDF, 0xE0, 0xE1], 1), lives: Lives::Odd(odd::et_lives), over: &[&[Eq(0xE5, 0xFF), Eq(0x80, 0x08)]], start_score: 3, ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xDF, 0xE0, 0xE1], 1),
+            lives: Lives::Odd(odd::et_lives),
+            over: &[&[Eq(0xE5, 0xFF), Eq(0x80, 0x08)]],
+            start_score: 3,
+            ..PLAIN
+        },
     },
     Game {
         name: "fishing_derby",
@@ -83,7 +108,11 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Sum(&[part(0xBD, Bcd, 1), part(0xBE, Bcd, -1)]), over: &[&[Eq(0xBD, 0x99)], &[Eq(0xBE, 0x99)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[part(0xBD, Bcd, 1), part(0xBE, Bcd, -1)]),
+            over: &[&[Eq(0xBD, 0x99)], &[Eq(0xBE, 0x99)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "flag_capture",
@@ -96,7 +125,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xD6),
-        rule: Rule { score: Score::Bcd(&[0xEA], 1), lives: Lives::One, over: &[&[Eq(0xEB, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xEA], 1),
+            lives: Lives::One,
+            over: &[&[Eq(0xEB, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "freeway",
@@ -109,7 +143,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x80).hold(1),
-        rule: Rule { score: Score::Bcd(&[0xE7], 1), gain: Gain::OneOrNone, over: &[&[Eq(0x96, 0x01)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xE7], 1),
+            gain: Gain::OneOrNone,
+            over: &[&[Eq(0x96, 0x01)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "frogger",
@@ -122,7 +161,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xDD).times(2).plus(1),
-        rule: Rule { score: Score::Bcd(&[0xCC, 0xCE], 1), lives: byte(0xD0, 0), over: &[&[Eq(0xD0, 0xFF)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xCC, 0xCE], 1),
+            lives: byte(0xD0, 0),
+            over: &[&[Eq(0xD0, 0xFF)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "frostbite",
@@ -135,7 +179,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x80).hold(1),
-        rule: Rule { score: Score::Bcd(&[0xC8, 0xC9, 0xCA], 1), lives: bits(0xCC, 0x0F, 1), over: &[&[Bits(0xCC, 0x0F, 0x00), Bits(0xF1, 0x80, 0x80)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xC8, 0xC9, 0xCA], 1),
+            lives: bits(0xCC, 0x0F, 1),
+            over: &[&[Bits(0xCC, 0x0F, 0x00), Bits(0xF1, 0x80, 0x80)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "galaxian",
@@ -148,7 +197,13 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xB3).hold(1),
-        rule: Rule { score: Score::Bcd(&[0xAC, 0xAD, 0xAE], 1), gain: Gain::Wraps(1_000_000), lives: byte(0xB9, 1), over: &[&[Bits(0xBF, 0x80, 0x80)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xAC, 0xAD, 0xAE], 1),
+            gain: Gain::Wraps(1_000_000),
+            lives: byte(0xB9, 1),
+            over: &[&[Bits(0xBF, 0x80, 0x80)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "gopher",
@@ -161,7 +216,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[(RESET, 4), (1, 1)],
         paddle_limit: 790_196,
         select: shown_at(0xD3).hold(5),
-        rule: Rule { score: Score::Bcd(&[0xB0, 0xB1, 0xB2], 1), lives: Lives::Odd(odd::gopher_lives), over: &[&[Bits(0xB4, 0x07, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xB0, 0xB1, 0xB2], 1),
+            lives: Lives::Odd(odd::gopher_lives),
+            over: &[&[Bits(0xB4, 0x07, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "gravitar",
@@ -174,7 +234,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[(1, 16)],
         paddle_limit: 790_196,
         select: shown_at(0x80).hold(10),
-        rule: Rule { score: Score::Bcd(&[0x87, 0x88, 0x89], 1), lives: Lives::Odd(odd::gravitar_lives), over: &[&[Eq(0x81, 0x01)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x87, 0x88, 0x89], 1),
+            lives: Lives::Odd(odd::gravitar_lives),
+            over: &[&[Eq(0x81, 0x01)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "hangman",
@@ -187,7 +252,11 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xEE),
-        rule: Rule { lives: Lives::One, odd: Some(odd::hangman), ..PLAIN },
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::hangman),
+            ..PLAIN
+        },
     },
     Game {
         name: "haunted_house",
@@ -200,7 +269,11 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xCC),
-        rule: Rule { lives: byte(0x96, 0), odd: Some(odd::haunted_house), ..PLAIN },
+        rule: Rule {
+            lives: byte(0x96, 0),
+            odd: Some(odd::haunted_house),
+            ..PLAIN
+        },
     },
     Game {
         name: "hero",
@@ -213,7 +286,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x80).hold(1),
-        rule: Rule { score: Score::Bcd(&[0xB7, 0xB8, 0xB9], 1), lives: byte(0xB3, 0), over: &[&[Eq(0xB3, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xB7, 0xB8, 0xB9], 1),
+            lives: byte(0xB3, 0),
+            over: &[&[Eq(0xB3, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "human_cannonball",
@@ -226,7 +304,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xB6).plus(1).per_look(2),
-        rule: Rule { score: Score::Bcd(&[0xB6], 1), lives: Lives::One, over: &[&[Decimal(0xB6, 7)], &[Decimal(0xB7, 7)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xB6], 1),
+            lives: Lives::One,
+            over: &[&[Decimal(0xB6, 7)], &[Decimal(0xB7, 7)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "ice_hockey",
@@ -239,7 +322,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x80),
-        rule: Rule { score: Score::Sum(&[part(0x8A, Bcd, 1), part(0x8B, Bcd, -1)]), gain: Gain::AtMostOne, over: &[&[Eq(0x86, 0x00), Eq(0x87, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[part(0x8A, Bcd, 1), part(0x8B, Bcd, -1)]),
+            gain: Gain::AtMostOne,
+            over: &[&[Eq(0x86, 0x00), Eq(0x87, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "jamesbond",
@@ -252,7 +340,12 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xDE),
-        rule: Rule { score: Score::Bcd(&[0xDE, 0xDD, 0xDC], 1), lives: bits(0x86, 0x0F, 1), over: &[&[Bits(0x86, 0x0F, 0x00), Eq(0x8C, 0x68)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xDE, 0xDD, 0xDC], 1),
+            lives: bits(0x86, 0x0F, 1),
+            over: &[&[Bits(0x86, 0x0F, 0x00), Eq(0x8C, 0x68)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "journey_escape",
@@ -265,6 +358,10 @@ pub(super) const GAMES: [Game; 20] = [
         starting_actions: &[(1, 1)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { odd: Some(odd::journey_escape), start_score: 50_000, ..PLAIN },
+        rule: Rule {
+            odd: Some(odd::journey_escape),
+            start_score: 50_000,
+            ..PLAIN
+        },
     },
 ];

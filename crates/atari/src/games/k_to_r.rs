@@ -1,10 +1,10 @@
 //! The games from kaboom to robotank, one block each, in alphabetical order.
 
+use super::ALL;
 use super::Game;
+use super::modes::{ONE_MODE, pressed, shown_at};
 use super::odd;
-use super::rules::{Digits::*, Gain, Is::*, Lives, PLAIN, Rule, Score, bits, byte, part};
-use super::modes::{ONE_MODE, shown_at};
-use super::{ALL, RESET};
+use super::rules::{Digits::*, Is::*, Lives, PLAIN, Rule, Score, bits, byte, part};
 
 pub(super) const GAMES: [Game; 28] = [
     Game {
@@ -18,7 +18,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[(1, 1)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xA3, 0xA4, 0xA5], 1), lives: Lives::One, over: &[&[Eq(0xA1, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xA3, 0xA4, 0xA5], 1),
+            lives: Lives::One,
+            over: &[&[Eq(0xA1, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "kangaroo",
@@ -31,7 +36,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xBA).mask(0x7F),
-        rule: Rule { score: Score::Bcd(&[0xA7, 0xA8], 100), lives: bits(0xAD, 0x07, 1), over: &[&[Eq(0xAD, 0xFF)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xA7, 0xA8], 100),
+            lives: bits(0xAD, 0x07, 1),
+            over: &[&[Eq(0xAD, 0xFF)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "keystone_kapers",
@@ -44,7 +54,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x9B, 0x9C], 1), lives: byte(0x96, 0), over: &[&[Eq(0x88, 0x00), Eq(0x96, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x9B, 0x9C], 1),
+            lives: byte(0x96, 0),
+            over: &[&[Eq(0x88, 0x00), Eq(0x96, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "king_kong",
@@ -57,7 +72,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xEC).times(2),
-        rule: Rule { score: Score::Bcd(&[0x82, 0x83], 1), lives: byte(0xEE, 0), over: &[&[Eq(0xEE, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x82, 0x83], 1),
+            lives: byte(0xEE, 0),
+            over: &[&[Eq(0xEE, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "klax",
@@ -69,8 +89,12 @@ pub(super) const GAMES: [Game; 28] = [
         start_lives: 1,
         starting_actions: &[(1, 1)],
         paddle_limit: 790_196,
-        select: shown_at(0x80),
-        rule: Rule { lives: Lives::One, odd: Some(odd::klax), ..PLAIN },
+        select: pressed(&[0, 1, 2]),
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::klax),
+            ..PLAIN
+        },
     },
     Game {
         name: "koolaid",
@@ -83,7 +107,11 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x80, 0x81], 100), over: &[&[Eq(0xD1, 0x80)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x80, 0x81], 100),
+            over: &[&[Eq(0xD1, 0x80)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "krull",
@@ -96,7 +124,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x9C, 0x9D, 0x9E], 1), lives: bits(0x9F, 0x07, 1), over: &[&[Eq(0x80, 0x80), Eq(0x9F, 0x00), Eq(0xA2, 0x03)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x9C, 0x9D, 0x9E], 1),
+            lives: bits(0x9F, 0x07, 1),
+            over: &[&[Eq(0x80, 0x80), Eq(0x9F, 0x00), Eq(0xA2, 0x03)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "kung_fu_master",
@@ -109,7 +142,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x98, 0x99, 0x9A], 1), lives: bits(0x9D, 0x07, 1), over: &[&[Eq(0x9D, 0xFF)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x98, 0x99, 0x9A], 1),
+            lives: bits(0x9D, 0x07, 1),
+            over: &[&[Eq(0x9D, 0xFF)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "laser_gates",
@@ -122,7 +160,11 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x80, 0x81, 0x82], 1), over: &[&[Eq(0x83, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x80, 0x81, 0x82], 1),
+            over: &[&[Eq(0x83, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "lost_luggage",
@@ -135,7 +177,17 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[(1, 1)],
         paddle_limit: 790_196,
         select: shown_at(0x94).times(3).plus(1),
-        rule: Rule { score: Score::Bcd(&[0x94, 0x95, 0x96], 1), lives: byte(0xCA, 0), over: &[&[Eq(0xA5, 0x00), Eq(0xA9, 0x00), Eq(0xC8, 0x0A), Eq(0xCA, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x94, 0x95, 0x96], 1),
+            lives: byte(0xCA, 0),
+            over: &[&[
+                Eq(0xA5, 0x00),
+                Eq(0xA9, 0x00),
+                Eq(0xC8, 0x0A),
+                Eq(0xCA, 0x00),
+            ]],
+            ..PLAIN
+        },
     },
     Game {
         name: "mario_bros",
@@ -148,7 +200,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[(1, 17)],
         paddle_limit: 790_196,
         select: shown_at(0x80).hold(5),
-        rule: Rule { score: Score::Bcd(&[0x89, 0x8A], 100), lives: byte(0x87, 0), over: &[&[Eq(0x87, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x89, 0x8A], 100),
+            lives: byte(0x87, 0),
+            over: &[&[Eq(0x87, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "miniature_golf",
@@ -161,7 +218,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { lives: Lives::One, odd: Some(odd::miniature_golf), start_notes: [0, 0, 4], ..PLAIN },
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::miniature_golf),
+            start_notes: [0, 0, 4],
+            ..PLAIN
+        },
     },
     Game {
         name: "montezuma_revenge",
@@ -174,7 +236,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x93, 0x94, 0x95], 1), lives: bits(0xBA, 0x07, 1), over: &[&[Eq(0xBA, 0x00), Eq(0xFE, 0x60)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x93, 0x94, 0x95], 1),
+            lives: bits(0xBA, 0x07, 1),
+            over: &[&[Eq(0xBA, 0x00), Eq(0xFE, 0x60)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "mr_do",
@@ -187,7 +254,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[(0, 1)],
         paddle_limit: 790_196,
         select: shown_at(0x80).hold(5),
-        rule: Rule { score: Score::Bcd(&[0x83, 0x82], 10), lives: byte(0xDB, 0), over: &[&[Eq(0xDA, 0x40)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x83, 0x82], 10),
+            lives: byte(0xDB, 0),
+            over: &[&[Eq(0xDA, 0x40)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "ms_pacman",
@@ -200,7 +272,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x93).plus(-1).mask(3).hold(10),
-        rule: Rule { score: Score::Bcd(&[0xFA, 0xF9, 0xF8], 1), lives: bits(0xFB, 0x07, 1), over: &[&[Bits(0xFB, 0x0F, 0x00), Eq(0xA7, 0x53)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xFA, 0xF9, 0xF8], 1),
+            lives: bits(0xFB, 0x07, 1),
+            over: &[&[Bits(0xFB, 0x0F, 0x00), Eq(0xA7, 0x53)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "name_this_game",
@@ -213,7 +290,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xDE),
-        rule: Rule { score: Score::Bcd(&[0xC4, 0xC5, 0xC6], 1), lives: bits(0xC7, 0x07, 0), over: &[&[Bits(0xC7, 0x07, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xC4, 0xC5, 0xC6], 1),
+            lives: bits(0xC7, 0x07, 0),
+            over: &[&[Bits(0xC7, 0x07, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "othello",
@@ -226,7 +308,11 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xDE).plus(1),
-        rule: Rule { lives: Lives::One, odd: Some(odd::othello), ..PLAIN },
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::othello),
+            ..PLAIN
+        },
     },
     Game {
         name: "pacman",
@@ -239,7 +325,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xCC).plus(1).per_look(2),
-        rule: Rule { score: Score::Bcd(&[0xD0, 0xCE, 0xCC], 1), lives: byte(0x98, 1), over: &[&[Eq(0x98, 0x00), Eq(0xE4, 0x3F)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xD0, 0xCE, 0xCC], 1),
+            lives: byte(0x98, 1),
+            over: &[&[Eq(0x98, 0x00), Eq(0xE4, 0x3F)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "phoenix",
@@ -252,7 +343,16 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Sum(&[part(0xC9, Bcd, 10_000), part(0xC8, Bcd, 100), part(0xC7, High, 10)]), lives: bits(0xCB, 0x07, 0), over: &[&[Eq(0xCC, 0x80)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[
+                part(0xC9, Bcd, 10_000),
+                part(0xC8, Bcd, 100),
+                part(0xC7, High, 10),
+            ]),
+            lives: bits(0xCB, 0x07, 0),
+            over: &[&[Eq(0xCC, 0x80)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "pitfall",
@@ -265,7 +365,13 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[(2, 1)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xD5, 0xD6, 0xD7], 1), lives: Lives::Odd(odd::pitfall_lives), over: &[&[Bits(0x80, 0xF0, 0x00), Ne(0x9E, 0x00)]], start_score: 2_000, ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xD5, 0xD6, 0xD7], 1),
+            lives: Lives::Odd(odd::pitfall_lives),
+            over: &[&[Bits(0x80, 0xF0, 0x00), Ne(0x9E, 0x00)]],
+            start_score: 2_000,
+            ..PLAIN
+        },
     },
     Game {
         name: "pitfall2",
@@ -278,7 +384,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[(2, 1)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xC7, 0xC8, 0xC9], 1), lives: Lives::One, start_score: 4_000, ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xC7, 0xC8, 0xC9], 1),
+            lives: Lives::One,
+            start_score: 4_000,
+            ..PLAIN
+        },
     },
     Game {
         name: "pong",
@@ -291,7 +402,11 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x96),
-        rule: Rule { score: Score::Sum(&[part(0x8E, Byte, 1), part(0x8D, Byte, -1)]), over: &[&[Eq(0x8D, 0x15)], &[Eq(0x8E, 0x15)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[part(0x8E, Byte, 1), part(0x8D, Byte, -1)]),
+            over: &[&[Eq(0x8D, 0x15)], &[Eq(0x8E, 0x15)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "pooyan",
@@ -304,7 +419,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xBD).least(1),
-        rule: Rule { score: Score::Bcd(&[0x88, 0x89, 0x8A], 1), lives: bits(0x96, 0x07, 1), over: &[&[Eq(0x96, 0x00), Eq(0x98, 0x05)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x88, 0x89, 0x8A], 1),
+            lives: bits(0x96, 0x07, 1),
+            over: &[&[Eq(0x96, 0x00), Eq(0x98, 0x05)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "private_eye",
@@ -317,7 +437,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[(2, 1)],
         paddle_limit: 790_196,
         select: shown_at(0x80),
-        rule: Rule { score: Score::Bcd(&[0xC8, 0xC9, 0xCA], 1), over: &[&[Above(0xC2, 0x01)]], start_score: 1_000, ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xC8, 0xC9, 0xCA], 1),
+            over: &[&[Above(0xC2, 0x01)]],
+            start_score: 1_000,
+            ..PLAIN
+        },
     },
     Game {
         name: "qbert",
@@ -330,7 +455,11 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { lives: Lives::Odd(odd::kept), odd: Some(odd::qbert), ..PLAIN },
+        rule: Rule {
+            lives: Lives::Odd(odd::kept),
+            odd: Some(odd::qbert),
+            ..PLAIN
+        },
     },
     Game {
         name: "riverraid",
@@ -343,7 +472,12 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { lives: Lives::Odd(odd::kept), odd: Some(odd::riverraid), start_notes: [0x58, 0, 0], ..PLAIN },
+        rule: Rule {
+            lives: Lives::Odd(odd::kept),
+            odd: Some(odd::riverraid),
+            start_notes: [0x58, 0, 0],
+            ..PLAIN
+        },
     },
     Game {
         name: "road_runner",
@@ -356,7 +490,20 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Sum(&[part(0xC9, LowOrBlank, 100), part(0xCA, LowOrBlank, 1_000), part(0xCB, LowOrBlank, 10_000), part(0xCC, LowOrBlank, 100_000)]), lives: bits(0xC4, 0x07, 1), over: &[&[Bits(0xC4, 0x07, 0x00), Ne(0xB9, 0x00)], &[Bits(0xC4, 0x07, 0x00), Ne(0xBD, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[
+                part(0xC9, LowOrBlank, 100),
+                part(0xCA, LowOrBlank, 1_000),
+                part(0xCB, LowOrBlank, 10_000),
+                part(0xCC, LowOrBlank, 100_000),
+            ]),
+            lives: bits(0xC4, 0x07, 1),
+            over: &[
+                &[Bits(0xC4, 0x07, 0x00), Ne(0xB9, 0x00)],
+                &[Bits(0xC4, 0x07, 0x00), Ne(0xBD, 0x00)],
+            ],
+            ..PLAIN
+        },
     },
     Game {
         name: "robotank",
@@ -369,6 +516,11 @@ pub(super) const GAMES: [Game; 28] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Sum(&[part(0xB5, Byte, 1), part(0xB6, Byte, 12)]), lives: bits(0xA8, 0x0F, 1), over: &[&[Eq(0xA8, 0x00), Eq(0xB4, 0xFF)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[part(0xB5, Byte, 1), part(0xB6, Byte, 12)]),
+            lives: bits(0xA8, 0x0F, 1),
+            over: &[&[Eq(0xA8, 0x00), Eq(0xB4, 0xFF)]],
+            ..PLAIN
+        },
     },
 ];

@@ -68,7 +68,12 @@ pub fn by_name(name: &str) -> Option<&'static Game> {
 const ALL: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
 
 static GAMES: [Game; 104] = {
-    let parts: [&[Game]; 4] = [&a_to_d::GAMES, &e_to_j::GAMES, &k_to_r::GAMES, &s_to_z::GAMES];
+    let parts: [&[Game]; 4] = [
+        &a_to_d::GAMES,
+        &e_to_j::GAMES,
+        &k_to_r::GAMES,
+        &s_to_z::GAMES,
+    ];
     let mut games = [a_to_d::GAMES[0]; 104];
     let (mut part, mut start, mut index) = (0, 0, 0);
     while index < games.len() {

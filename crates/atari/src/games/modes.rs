@@ -37,7 +37,12 @@ impl ModeSelector {
     /// The way of a game into a mode, from right after its first RESET.
     #[must_use]
     pub fn new(game: &Game, mode: u16) -> Self {
-        Self { select: game.select, mode, presses: 0, stage: Stage::Waiting }
+        Self {
+            select: game.select,
+            mode,
+            presses: 0,
+            stage: Stage::Waiting,
+        }
     }
 
     /// What to hold next, for how many frames; the memory is that after the frames before.
@@ -68,8 +73,28 @@ impl ModeSelector {
     }
 
     fn arrived(&self, memory: Memory<'_>) -> bool {
-        let Select { at, mask, times, plus, decimal, least, per_look, .. } = self.select;
-        let mode = if decimal { 16 * (self.mode / 10) + self.mode % 10 } else { self.mode };
+        if let Some(presses) = self.select.presses {
+            let wanted = presses
+                .get(usize::from(self.mode % 100))
+                .copied()
+                .unwrap_or(0);
+            return self.presses >= wanted;
+        }
+        let Select {
+            at,
+            mask,
+            times,
+            plus,
+            decimal,
+            least,
+            per_look,
+            ..
+        } = self.select;
+        let mode = if decimal {
+            16 * (self.mode / 10) + self.mode % 10
+        } else {
+            self.mode
+        };
         let wanted = mode.wrapping_mul(times).wrapping_add_signed(plus) & u16::from(mask);
         self.presses >= least
             && self.presses.is_multiple_of(per_look)
@@ -96,6 +121,8 @@ pub(super) struct Select {
     least: u16,
     /// Presses from one look to the next.
     per_look: u16,
+    /// How often to press for each mode, where no byte is known to tell.
+    presses: Option<&'static [u16]>,
 }
 
 /// The game has but one mode.
@@ -109,11 +136,26 @@ pub(super) const ONE_MODE: Select = Select {
     wait: 0,
     least: 0,
     per_look: 1,
+    presses: None,
 };
 
 /// SELECT is held for two frames until this byte shows the mode.
 pub(super) const fn shown_at(at: u8) -> Select {
-    Select { at, hold: 2, ..ONE_MODE }
+    Select {
+        at,
+        hold: 2,
+        ..ONE_MODE
+    }
+}
+
+/// SELECT is held for two frames, this often for each mode; a mode that is not listed is not known
+/// how to reach, and the game stays in its first.
+pub(super) const fn pressed(presses: &'static [u16]) -> Select {
+    Select {
+        presses: Some(presses),
+        hold: 2,
+        ..ONE_MODE
+    }
 }
 
 impl Select {
@@ -134,7 +176,10 @@ impl Select {
     }
 
     pub(super) const fn decimal(self) -> Select {
-        Select { decimal: true, ..self }
+        Select {
+            decimal: true,
+            ..self
+        }
     }
 
     pub(super) const fn wait(self, wait: u16) -> Select {
@@ -146,7 +191,11 @@ impl Select {
     }
 
     pub(super) const fn per_look(self, per_look: u16) -> Select {
-        Select { per_look, least: per_look, ..self }
+        Select {
+            per_look,
+            least: per_look,
+            ..self
+        }
     }
 }
 

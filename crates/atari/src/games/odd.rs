@@ -14,8 +14,14 @@ pub(super) fn backgammon(rules: &mut Rules, memory: Memory<'_>) {
     // Points, bars and homes: stones of one side count up, of the other down.
     let stones = |at: u8| i32::from(memory.at(at).cast_signed());
     let of_up = |at: u8| at == 0x8E || at != 0x80 && stones(at) > 0;
-    let up = (0x80..=0x9B).filter(|&at| of_up(at)).map(stones).sum::<i32>();
-    let down = (0x80..=0x9B).filter(|&at| !of_up(at)).map(stones).sum::<i32>();
+    let up = (0x80..=0x9B)
+        .filter(|&at| of_up(at))
+        .map(stones)
+        .sum::<i32>();
+    let down = (0x80..=0x9B)
+        .filter(|&at| !of_up(at))
+        .map(stones)
+        .sum::<i32>();
     let whole = up as u8 == 15 && down as u8 == 241;
     rules.reward = match (stones(0x80), stones(0x8E)) {
         _ if !whole => 0,
@@ -29,7 +35,11 @@ pub(super) fn backgammon(rules: &mut Rules, memory: Memory<'_>) {
 /// A life is lost only once the byte that counts the ship's end says so.
 pub(super) fn beam_rider_lives(memory: Memory<'_>, before: i32) -> i32 {
     let lives = i32::from(memory.at(0x85)) + 1;
-    if lives == before - 1 && memory.at(0x8C) != 1 { before } else { lives }
+    if lives == before - 1 && memory.at(0x8C) != 1 {
+        before
+    } else {
+        lives
+    }
 }
 
 /// The purse is the score. It ends at 1,000, or broke, which the game shows as 0xBBB.
@@ -44,7 +54,13 @@ pub(super) fn blackjack(rules: &mut Rules, memory: Memory<'_>) {
 /// Punches landed less punches taken; over by knock-out at 100 or when the clock runs out.
 pub(super) fn boxing(rules: &mut Rules, memory: Memory<'_>) {
     // A knock-out shows as 0xC0.
-    let punches = |at| if memory.at(at) == 0xC0 { 100 } else { bcd(memory.at(at)) };
+    let punches = |at| {
+        if memory.at(at) == 0xC0 {
+            100
+        } else {
+            bcd(memory.at(at))
+        }
+    };
     let (mine, theirs) = (punches(0x92), punches(0x93));
     let clock_ran_out = memory.at(0x90) & 0xF0 == 0 && memory.at(0x91) == 0;
     rules.terminal = mine == 100 || theirs == 100 || clock_ran_out;
@@ -120,12 +136,19 @@ pub(super) fn gopher_lives(memory: Memory<'_>, _before: i32) -> i32 {
 
 /// Six until the game has begun.
 pub(super) fn gravitar_lives(memory: Memory<'_>, _before: i32) -> i32 {
-    if memory.at(0x81) == 0 { 6 } else { i32::from(memory.at(0x84)) + 1 }
+    if memory.at(0x81) == 0 {
+        6
+    } else {
+        i32::from(memory.at(0x84)) + 1
+    }
 }
 
 /// Words found less words missed; one word is one game.
 pub(super) fn hangman(rules: &mut Rules, memory: Memory<'_>) {
-    rules.score_is(bcd(memory.at(0xEB)) - bcd(memory.at(0xEC)), Gain::Difference);
+    rules.score_is(
+        bcd(memory.at(0xEB)) - bcd(memory.at(0xEC)),
+        Gain::Difference,
+    );
     // Nobody has touched the controls for so long that this counter has gone round.
     let clock = i32::from(memory.at(0xF1));
     rules.terminal = rules.reward != 0 || rules.notes[0] == 0xFF && clock == 0;
@@ -144,8 +167,7 @@ pub(super) fn haunted_house(rules: &mut Rules, memory: Memory<'_>) {
 
 /// Money, where the 50,000 of the start are no gain; over when the time is.
 pub(super) fn journey_escape(rules: &mut Rules, memory: Memory<'_>) {
-    let money =
-        10_000 * bcd(memory.at(0x90)) + 100 * bcd(memory.at(0x91)) + bcd(memory.at(0x92));
+    let money = 10_000 * bcd(memory.at(0x90)) + 100 * bcd(memory.at(0x91)) + bcd(memory.at(0x92));
     rules.score_is(money, Gain::Difference);
     if rules.reward == 50_000 {
         rules.reward = 0;
@@ -161,10 +183,13 @@ pub(super) fn kept(_memory: Memory<'_>, before: i32) -> i32 {
 /// The score lies in the cartridge's own RAM.
 pub(super) fn klax(rules: &mut Rules, memory: Memory<'_>) {
     let digits = |index| bcd(memory.cartridge_at(index));
-    rules.score_is(10_000 * digits(0x36) + 100 * digits(0x35) + digits(0x34), Gain::Difference);
+    rules.score_is(
+        10_000 * digits(0x36) + 100 * digits(0x35) + digits(0x34),
+        Gain::Difference,
+    );
     let missed = memory.cartridge_at(0x6E);
-    rules.terminal = missed != 0 && missed == memory.cartridge_at(0x69)
-        || memory.cartridge_at(0x1D) == 0x99;
+    rules.terminal =
+        missed != 0 && missed == memory.cartridge_at(0x69) || memory.cartridge_at(0x1D) == 0x99;
 }
 
 /// A hole done gives its par less the strokes it took.
@@ -196,8 +221,15 @@ pub(super) fn miniature_golf(rules: &mut Rules, memory: Memory<'_>) {
 
 /// Stones won less stones lost; over once nobody has been to move for more than 50 frames.
 pub(super) fn othello(rules: &mut Rules, memory: Memory<'_>) {
-    rules.score_is(bcd(memory.at(0xCE)) - bcd(memory.at(0xD0)), Gain::Difference);
-    rules.notes[0] = if memory.at(0xC0) == 0 { rules.notes[0] + 1 } else { 0 };
+    rules.score_is(
+        bcd(memory.at(0xCE)) - bcd(memory.at(0xD0)),
+        Gain::Difference,
+    );
+    rules.notes[0] = if memory.at(0xC0) == 0 {
+        rules.notes[0] + 1
+    } else {
+        0
+    };
     rules.terminal = rules.notes[0] > 50;
 }
 
@@ -232,7 +264,9 @@ pub(super) fn riverraid(rules: &mut Rules, memory: Memory<'_>) {
         picture if picture % 8 == 0 && picture <= 72 => i32::from(picture / 8),
         _ => 0,
     };
-    let score = [0xCD, 0xCF, 0xD1, 0xD3, 0xD5, 0xD7].iter().fold(0, |sum, &at| 10 * sum + digit(at));
+    let score = [0xCD, 0xCF, 0xD1, 0xD3, 0xD5, 0xD7]
+        .iter()
+        .fold(0, |sum, &at| 10 * sum + digit(at));
     rules.score_is(score, Gain::Difference);
     let mark = i32::from(memory.at(0xC0));
     // The byte is blank both before the first life and after the last, which shows as 0x59.
@@ -250,7 +284,9 @@ pub(super) fn star_gunner(rules: &mut Rules, memory: Memory<'_>) {
         10 => 0,
         digit => i32::from(digit),
     };
-    let score = [0x86, 0x85, 0x84, 0x83].iter().fold(0, |sum, &at| 10 * sum + digit(at));
+    let score = [0x86, 0x85, 0x84, 0x83]
+        .iter()
+        .fold(0, |sum, &at| 10 * sum + digit(at));
     rules.score_is(100 * score, Gain::Difference);
     let lives = memory.at(0x87);
     // Other lives than five before the first five are left over from the title.
@@ -268,7 +304,11 @@ pub(super) fn superman(rules: &mut Rules, memory: Memory<'_>) {
     rules.score = 60 * bcd(memory.at(0xE3)) + bcd(memory.at(0xE2));
     rules.terminal =
         memory.at(0x80) == 0xAC && memory.at(0x81) == 0xF2 && memory.at(0x9F) & 0x40 != 0;
-    rules.reward = if rules.terminal { 5_999 - rules.score } else { 0 };
+    rules.reward = if rules.terminal {
+        5_999 - rules.score
+    } else {
+        0
+    };
 }
 
 /// A game won or lost counts; within a game, a point.
@@ -277,7 +317,11 @@ pub(super) fn tennis(rules: &mut Rules, memory: Memory<'_>) {
     let points = byte(0xC5) - byte(0xC6);
     let (mine, theirs) = (byte(0xC7), byte(0xC8));
     let games = mine - theirs;
-    rules.reward = if games == rules.notes[0] { points - rules.score } else { games - rules.notes[0] };
+    rules.reward = if games == rules.notes[0] {
+        points - rules.score
+    } else {
+        games - rules.notes[0]
+    };
     rules.score = points;
     rules.notes[0] = games;
     let set_won = (mine >= 6 || theirs >= 6) && games.abs() >= 2;
@@ -285,7 +329,10 @@ pub(super) fn tennis(rules: &mut Rules, memory: Memory<'_>) {
 }
 
 pub(super) fn tetris(rules: &mut Rules, memory: Memory<'_>) {
-    rules.score_is(100 * bcd(memory.at(0xF2)) + bcd(memory.at(0xF1)), Gain::NeverLoss);
+    rules.score_is(
+        100 * bcd(memory.at(0xF2)) + bcd(memory.at(0xF1)),
+        Gain::NeverLoss,
+    );
     let over = memory.at(0xF3) & 0x80 != 0;
     rules.terminal = over && rules.notes[0] == 1;
     rules.notes[0] = i32::from(!over);
@@ -303,7 +350,11 @@ pub(super) fn tic_tac_toe_3d(rules: &mut Rules, memory: Memory<'_>) {
 
 /// The byte holds something else while no plane is in play.
 pub(super) fn time_pilot_lives(memory: Memory<'_>, before: i32) -> i32 {
-    if memory.at(0x80) & 15 == 2 { i32::from(memory.at(0x8B) & 7) + 1 } else { before }
+    if memory.at(0x80) & 15 == 2 {
+        i32::from(memory.at(0x8B) & 7) + 1
+    } else {
+        before
+    }
 }
 
 /// The byte counts hits.
@@ -361,12 +412,20 @@ pub(super) fn video_pinball_lives(memory: Memory<'_>, _before: i32) -> i32 {
 /// The score goes round at 800,000.
 pub(super) fn wizard_of_wor_score(memory: Memory<'_>) -> i32 {
     let score = 10_000 * bcd(memory.at(0x88)) + 100 * bcd(memory.at(0x86));
-    if score >= 800_000 { score - 800_000 } else { score }
+    if score >= 800_000 {
+        score - 800_000
+    } else {
+        score
+    }
 }
 
 /// Lives are only to be trusted while the worrior is in play.
 pub(super) fn wizard_of_wor_lives(memory: Memory<'_>, before: i32) -> i32 {
-    if memory.at(0xD7) & 1 == 0 { i32::from(memory.at(0x8D) & 15) } else { before }
+    if memory.at(0xD7) & 1 == 0 {
+        i32::from(memory.at(0x8D) & 15)
+    } else {
+        before
+    }
 }
 
 pub(super) fn word_zapper(rules: &mut Rules, memory: Memory<'_>) {

@@ -53,8 +53,19 @@ pub struct Rules {
 impl PartialEq for Rules {
     fn eq(&self, other: &Self) -> bool {
         self.game.md5 == other.game.md5
-            && (self.score, self.reward, self.terminal, self.lives, self.notes)
-                == (other.score, other.reward, other.terminal, other.lives, other.notes)
+            && (
+                self.score,
+                self.reward,
+                self.terminal,
+                self.lives,
+                self.notes,
+            ) == (
+                other.score,
+                other.reward,
+                other.terminal,
+                other.lives,
+                other.notes,
+            )
     }
 }
 
@@ -90,7 +101,10 @@ impl Rules {
         if let Some(odd) = rule.odd {
             odd(self, memory);
         } else {
-            self.terminal = rule.over.iter().any(|all| all.iter().all(|is| is.holds(memory)));
+            self.terminal = rule
+                .over
+                .iter()
+                .any(|all| all.iter().all(|is| is.holds(memory)));
             if self.terminal && rule.score_stops_at_end {
                 self.reward = 0;
             } else {
@@ -110,7 +124,11 @@ impl Rules {
             Lives::One => 1,
             _ => self.lives.clamp(0, 255) as u8,
         };
-        Outcome { reward: self.reward, terminal: self.terminal, lives }
+        Outcome {
+            reward: self.reward,
+            terminal: self.terminal,
+            lives,
+        }
     }
 
     /// Takes a new score, and the reward from its difference to the last.
@@ -178,11 +196,15 @@ impl Score {
     pub(super) fn read(self, memory: Memory<'_>) -> i32 {
         match self {
             Score::Bcd(bytes, worth) => {
-                worth * bytes.iter().fold(0, |sum, &at| 100 * sum + bcd(memory.at(at)))
+                worth
+                    * bytes
+                        .iter()
+                        .fold(0, |sum, &at| 100 * sum + bcd(memory.at(at)))
             }
-            Score::Sum(parts) => {
-                parts.iter().map(|part| part.worth * part.digits.read(memory.at(part.at))).sum()
-            }
+            Score::Sum(parts) => parts
+                .iter()
+                .map(|part| part.worth * part.digits.read(memory.at(part.at)))
+                .sum(),
             Score::Odd(read) => read(memory),
         }
     }
@@ -220,8 +242,6 @@ pub(super) enum Digits {
     BcdOrBlank,
     /// Eight lines of picture per digit; $80 is a blank.
     Eighths,
-    /// The address of one of ten pictures of eight lines; any other address is a blank.
-    Picture,
 }
 
 impl Digits {
@@ -237,8 +257,6 @@ impl Digits {
             Digits::BcdOrBlank => 10 * blank(byte >> 4) + blank(byte & 15),
             Digits::Eighths if byte == 0x80 => 0,
             Digits::Eighths => i32::from(byte >> 3),
-            Digits::Picture if byte % 8 == 0 && byte <= 72 => i32::from(byte / 8),
-            Digits::Picture => 0,
         }
     }
 }
@@ -293,7 +311,11 @@ impl Lives {
 
 /// A byte that holds the lives, and how many more there are than it says.
 pub(super) const fn byte(at: u8, more: i32) -> Lives {
-    Lives::Bits { at, mask: 0xFF, more }
+    Lives::Bits {
+        at,
+        mask: 0xFF,
+        more,
+    }
 }
 
 /// Some bits of a byte that hold the lives, and how many more there are than they say.

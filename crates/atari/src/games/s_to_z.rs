@@ -1,9 +1,9 @@
 //! The games from seaquest to zaxxon, one block each, in alphabetical order.
 
 use super::Game;
+use super::modes::{ONE_MODE, pressed, shown_at};
 use super::odd;
 use super::rules::{Digits::*, Gain, Is::*, Lives, PLAIN, Rule, Score, bits, byte, part};
-use super::modes::{ONE_MODE, shown_at};
 use super::{ALL, RESET};
 
 pub(super) const GAMES: [Game; 26] = [
@@ -18,7 +18,12 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xB8, 0xB9, 0xBA], 1), lives: byte(0xBB, 1), over: &[&[Ne(0xA3, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xB8, 0xB9, 0xBA], 1),
+            lives: byte(0xBB, 1),
+            over: &[&[Ne(0xA3, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "sir_lancelot",
@@ -31,7 +36,12 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[(RESET, 1), (4, 1)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x9E, 0x9F, 0xA0], 1), lives: byte(0xA9, 0), over: &[&[Eq(0xA7, 0xA0), Eq(0xA9, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x9E, 0x9F, 0xA0], 1),
+            lives: byte(0xA9, 0),
+            over: &[&[Eq(0xA7, 0xA0), Eq(0xA9, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "skiing",
@@ -44,7 +54,16 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[(5, 16)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Sum(&[part(0xE8, Byte, 6_000), part(0xE9, Bcd, 100), part(0xEA, Bcd, 1)]), gain: Gain::Cost, over: &[&[Eq(0x91, 0xFF)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[
+                part(0xE8, Byte, 6_000),
+                part(0xE9, Bcd, 100),
+                part(0xEA, Bcd, 1),
+            ]),
+            gain: Gain::Cost,
+            over: &[&[Eq(0x91, 0xFF)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "solaris",
@@ -57,7 +76,12 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xDE, 0xDD, 0xDC], 10), lives: bits(0xD9, 0x0F, 0), over: &[&[Eq(0xD9, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xDE, 0xDD, 0xDC], 10),
+            lives: bits(0xD9, 0x0F, 0),
+            over: &[&[Eq(0xD9, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "space_invaders",
@@ -70,7 +94,13 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xDC),
-        rule: Rule { score: Score::Bcd(&[0xE6, 0xE8], 1), gain: Gain::Wraps(10_000), lives: byte(0xC9, 0), over: &[&[Bits(0x98, 0x80, 0x80)], &[Eq(0xC9, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xE6, 0xE8], 1),
+            gain: Gain::Wraps(10_000),
+            lives: byte(0xC9, 0),
+            over: &[&[Bits(0x98, 0x80, 0x80)], &[Eq(0xC9, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "space_war",
@@ -83,7 +113,12 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x83).plus(-1),
-        rule: Rule { score: Score::Bcd(&[0xA7], 1), lives: Lives::One, over: &[&[Eq(0x80, 0x00)], &[Decimal(0xA7, 10)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xA7], 1),
+            lives: Lives::One,
+            over: &[&[Eq(0x80, 0x00)], &[Decimal(0xA7, 10)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "star_gunner",
@@ -96,7 +131,11 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xF4).hold(15),
-        rule: Rule { lives: Lives::Odd(odd::kept), odd: Some(odd::star_gunner), ..PLAIN },
+        rule: Rule {
+            lives: Lives::Odd(odd::kept),
+            odd: Some(odd::star_gunner),
+            ..PLAIN
+        },
     },
     Game {
         name: "superman",
@@ -109,7 +148,11 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { lives: Lives::One, odd: Some(odd::superman), ..PLAIN },
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::superman),
+            ..PLAIN
+        },
     },
     Game {
         name: "surround",
@@ -122,7 +165,12 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xF9).plus(1),
-        rule: Rule { score: Score::Sum(&[part(0xF7, Bcd, 1), part(0xF6, Bcd, -1)]), lives: Lives::One, over: &[&[Decimal(0xF6, 10)], &[Decimal(0xF7, 10)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[part(0xF7, Bcd, 1), part(0xF6, Bcd, -1)]),
+            lives: Lives::One,
+            over: &[&[Decimal(0xF6, 10)], &[Decimal(0xF7, 10)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "tennis",
@@ -135,7 +183,10 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x80),
-        rule: Rule { odd: Some(odd::tennis), ..PLAIN },
+        rule: Rule {
+            odd: Some(odd::tennis),
+            ..PLAIN
+        },
     },
     Game {
         name: "tetris",
@@ -148,7 +199,11 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { odd: Some(odd::tetris), start_notes: [1, 0, 0], ..PLAIN },
+        rule: Rule {
+            odd: Some(odd::tetris),
+            start_notes: [1, 0, 0],
+            ..PLAIN
+        },
     },
     Game {
         name: "tic_tac_toe_3d",
@@ -161,7 +216,11 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x88),
-        rule: Rule { lives: Lives::One, odd: Some(odd::tic_tac_toe_3d), ..PLAIN },
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::tic_tac_toe_3d),
+            ..PLAIN
+        },
     },
     Game {
         name: "time_pilot",
@@ -174,7 +233,12 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x8F, 0x8D], 100), lives: Lives::Odd(odd::time_pilot_lives), over: &[&[Ne(0xA0, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x8F, 0x8D], 100),
+            lives: Lives::Odd(odd::time_pilot_lives),
+            over: &[&[Ne(0xA0, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "trondead",
@@ -187,7 +251,12 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xBD, 0xBE, 0xBF], 1), lives: Lives::Odd(odd::trondead_lives), over: &[&[Eq(0xC8, 0x05)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xBD, 0xBE, 0xBF], 1),
+            lives: Lives::Odd(odd::trondead_lives),
+            over: &[&[Eq(0xC8, 0x05)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "turmoil",
@@ -200,7 +269,16 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[(0, 1)],
         paddle_limit: 790_196,
         select: shown_at(0xEA),
-        rule: Rule { score: Score::Sum(&[part(0x8A, Bcd, 1_000), part(0x89, Bcd, 10), part(0xD3, Byte, 10)]), lives: byte(0xB9, 0), over: &[&[Eq(0xB9, 0x00), Eq(0xC5, 0x01)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Sum(&[
+                part(0x8A, Bcd, 1_000),
+                part(0x89, Bcd, 10),
+                part(0xD3, Byte, 10),
+            ]),
+            lives: byte(0xB9, 0),
+            over: &[&[Eq(0xB9, 0x00), Eq(0xC5, 0x01)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "tutankham",
@@ -213,7 +291,12 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xAB),
-        rule: Rule { score: Score::Bcd(&[0x9A, 0x9C], 1), lives: bits(0x9E, 0x03, 0), over: &[&[Eq(0x9E, 0x00), Ne(0x81, 0x84)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x9A, 0x9C], 1),
+            lives: bits(0x9E, 0x03, 0),
+            over: &[&[Eq(0x9E, 0x00), Ne(0x81, 0x84)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "up_n_down",
@@ -226,7 +309,12 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[(1, 1)],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0x80, 0x81, 0x82], 1), lives: bits(0x86, 0x0F, 1), over: &[&[Bits(0x86, 0x0F, 0x00), Above(0x94, 0x40)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0x80, 0x81, 0x82], 1),
+            lives: bits(0x86, 0x0F, 1),
+            over: &[&[Bits(0x86, 0x0F, 0x00), Above(0x94, 0x40)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "venture",
@@ -239,20 +327,31 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Bcd(&[0xC7, 0xC8], 100), lives: bits(0xC6, 0x07, 1), over: &[&[Eq(0xC6, 0x00), Bits(0xBF, 0x80, 0x80), Eq(0xCD, 0xFF)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xC7, 0xC8], 100),
+            lives: bits(0xC6, 0x07, 1),
+            over: &[&[Eq(0xC6, 0x00), Bits(0xBF, 0x80, 0x80), Eq(0xCD, 0xFF)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "video_checkers",
         id: "VideoCheckers",
         md5: "539d26b6e9df0da8e7465f0f5ad863b7",
         minimal_actions: &[1, 6, 7, 8, 9],
-        modes: &[1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19],
+        modes: &[
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+        ],
         difficulties: &[0],
         start_lives: 1,
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xB0).decimal().hold(1),
-        rule: Rule { lives: Lives::One, odd: Some(odd::video_checkers), ..PLAIN },
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::video_checkers),
+            ..PLAIN
+        },
     },
     Game {
         name: "video_chess",
@@ -265,7 +364,11 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0xEA).hold(1),
-        rule: Rule { lives: Lives::One, odd: Some(odd::video_chess), ..PLAIN },
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::video_chess),
+            ..PLAIN
+        },
     },
     Game {
         name: "video_cube",
@@ -275,10 +378,14 @@ pub(super) const GAMES: [Game; 26] = [
         modes: &super::modes::VIDEO_CUBE,
         difficulties: &[0, 1],
         start_lives: 1,
-        starting_actions: &[],
+        starting_actions: &[(RESET, 47), (1, 17)],
         paddle_limit: 790_196,
-        select: shown_at(0x80),
-        rule: Rule { lives: Lives::One, odd: Some(odd::video_cube), ..PLAIN },
+        select: pressed(&[0, 11, 44]),
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::video_cube),
+            ..PLAIN
+        },
     },
     Game {
         name: "video_pinball",
@@ -291,7 +398,12 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x99).plus(1),
-        rule: Rule { score: Score::Bcd(&[0xB4, 0xB2, 0xB0], 1), lives: Lives::Odd(odd::video_pinball_lives), over: &[&[Bits(0xAF, 0x01, 0x01)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xB4, 0xB2, 0xB0], 1),
+            lives: Lives::Odd(odd::video_pinball_lives),
+            over: &[&[Bits(0xAF, 0x01, 0x01)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "wizard_of_wor",
@@ -304,20 +416,32 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: ONE_MODE,
-        rule: Rule { score: Score::Odd(odd::wizard_of_wor_score), lives: Lives::Odd(odd::wizard_of_wor_lives), over: &[&[Bits(0x8D, 0x0F, 0x00), Eq(0xF4, 0xF8)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Odd(odd::wizard_of_wor_score),
+            lives: Lives::Odd(odd::wizard_of_wor_lives),
+            over: &[&[Bits(0x8D, 0x0F, 0x00), Eq(0xF4, 0xF8)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "word_zapper",
         id: "WordZapper",
         md5: "ec3beb6d8b5689e867bafb5d5f507491",
         minimal_actions: ALL,
-        modes: &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23],
+        modes: &[
+            0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23,
+        ],
         difficulties: &[0, 1, 2, 3],
         start_lives: 1,
         starting_actions: &[],
         paddle_limit: 790_196,
-        select: shown_at(0x80),
-        rule: Rule { lives: Lives::One, odd: Some(odd::word_zapper), start_score: 2, ..PLAIN },
+        select: pressed(&[]),
+        rule: Rule {
+            lives: Lives::One,
+            odd: Some(odd::word_zapper),
+            start_score: 2,
+            ..PLAIN
+        },
     },
     Game {
         name: "yars_revenge",
@@ -330,7 +454,12 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[(1, 1)],
         paddle_limit: 790_196,
         select: shown_at(0xE3).least(1),
-        rule: Rule { score: Score::Bcd(&[0xE0, 0xE1, 0xE2], 1), lives: bits(0x9E, 0xF0, 0), over: &[&[Bits(0x9E, 0xF0, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xE0, 0xE1, 0xE2], 1),
+            lives: bits(0x9E, 0xF0, 0),
+            over: &[&[Bits(0x9E, 0xF0, 0x00)]],
+            ..PLAIN
+        },
     },
     Game {
         name: "zaxxon",
@@ -343,6 +472,11 @@ pub(super) const GAMES: [Game; 26] = [
         starting_actions: &[],
         paddle_limit: 790_196,
         select: shown_at(0x82).hold(10),
-        rule: Rule { score: Score::Bcd(&[0xE8, 0xE9], 100), lives: bits(0xEA, 0x07, 0), over: &[&[Bits(0xEA, 0x07, 0x00)]], ..PLAIN },
+        rule: Rule {
+            score: Score::Bcd(&[0xE8, 0xE9], 100),
+            lives: bits(0xEA, 0x07, 0),
+            over: &[&[Bits(0xEA, 0x07, 0x00)]],
+            ..PLAIN
+        },
     },
 ];
