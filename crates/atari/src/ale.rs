@@ -91,6 +91,7 @@ impl Ale {
             },
             sticky: 0.0,
         };
+        ale.console.inputs().set_paddle_limit(game.paddle_limit);
         ale.reset();
         Ok(ale)
     }
