@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::cartridge::Rom;
 use crate::console::{Console, Machine};
 use crate::controllers::Action;
-use crate::games::{self, Game, Memory, Outcome, Rules};
+use crate::games::{self, Game, Memory, ModeSelector, Outcome, Press, Rules};
 use crate::random::Mt19937;
 
 /// Why a cartridge cannot be played as a game.
@@ -100,6 +100,7 @@ impl Ale {
             },
             sticky: 0.0,
         };
+        ale.console.inputs().set_paddle_limit(game.paddle_limit);
         ale.reset();
         Ok(ale)
     }
@@ -171,12 +172,18 @@ impl Ale {
         self.press_reset();
         self.play.rules.reset();
         let game = self.game();
-        if game.modes.len() > 1 {
-            self.press_reset();
+        let mut selector = ModeSelector::new(game, self.play.mode);
+        while let Some((press, frames)) = selector.next(self.memory()) {
+            let inputs = self.console.inputs();
+            inputs.switches(press == Press::Reset, press == Press::Select);
+            self.hold(Action::NOOP, frames);
+            self.console.inputs().switches(false, false);
         }
         self.press_reset();
         for (code, frames) in game.starting_actions {
+            self.console.inputs().switches(*code == games::RESET, false);
             self.hold(Action::new(*code).unwrap_or(Action::NOOP), *frames);
+            self.console.inputs().switches(false, false);
         }
         self.play.outcome = Outcome { reward: 0, ..self.play.rules.outcome() };
     }
@@ -219,10 +226,18 @@ impl Ale {
         inputs.set_difficulty(self.play.difficulty);
         inputs.act(first, second);
         self.console.run_frame();
-        self.play.rules.step(Memory {
+        let memory = Memory {
             ram: self.console.ram(),
             cartridge: self.console.cartridge_memory(),
-        })
+        };
+        self.play.rules.step(memory)
+    }
+
+    fn memory(&self) -> Memory<'_> {
+        Memory {
+            ram: self.console.ram(),
+            cartridge: self.console.cartridge_memory(),
+        }
     }
 
     fn hold(&mut self, action: Action, frames: u16) {

@@ -140,13 +140,9 @@ pub struct Cartridge {
 }
 
 impl Cartridge {
-    /// A cartridge just plugged in. Extra memory holds noise, drawn from the console's stream.
-    pub fn new(rom: &Rom, random: &mut Mt19937) -> Self {
-        let mut memory = [0; 128];
-        if matches!(rom.mapper, Mapper::F8Sc | Mapper::F6Sc) {
-            memory.fill_with(|| random.next_u32() as u8);
-        }
-        let mut cartridge = Self {
+    /// A cartridge just plugged in; it wants a reset before it plays.
+    pub fn new(rom: &Rom) -> Self {
+        Self {
             slices: [0; 4],
             watched: match rom.mapper {
                 Mapper::K2 | Mapper::K4 => 0,
@@ -156,15 +152,17 @@ impl Cartridge {
                 Mapper::Dpc => 1 << 63 | 0b11,
             },
             mapper: rom.mapper,
-            memory,
+            memory: [0; 128],
             dpc: Dpc::new(),
-        };
-        cartridge.reset();
-        cartridge
+        }
     }
 
-    /// What the console's reset does to the cartridge: back to the starting bank.
-    pub fn reset(&mut self) {
+    /// What the console's reset does to the cartridge: back to the starting bank, and noise from
+    /// the console's stream in extra memory.
+    pub fn reset(&mut self, random: &mut Mt19937) {
+        if matches!(self.mapper, Mapper::F8Sc | Mapper::F6Sc) {
+            self.memory.fill_with(|| random.next_u32() as u8);
+        }
         match self.mapper {
             Mapper::K2 => self.slices = [0, 1024, 0, 1024],
             Mapper::K4 | Mapper::F6 | Mapper::F6Sc | Mapper::Fe => self.show_bank(0),

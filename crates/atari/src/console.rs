@@ -58,7 +58,7 @@ impl Console {
         let mut random = Mt19937::new(SEED);
         let mut ram = [0; 128];
         ram.fill_with(|| random.next_u32() as u8);
-        let cartridge = Cartridge::new(&rom, &mut random);
+        let cartridge = Cartridge::new(&rom);
         let format = properties.format;
         let tia = make_tia(&properties, Format::Ntsc);
         let machine = Machine {
@@ -135,7 +135,7 @@ impl Console {
         machine.partial = false;
         machine.riot = Riot::new(25 + (machine.random.next_u32() % 75) as u8);
         machine.tia = machine.tia.fresh();
-        machine.cartridge.reset();
+        machine.cartridge.reset(&mut machine.random);
         let mut bus = Bus {
             machine,
             rom: &self.rom,

@@ -76,6 +76,7 @@ pub struct Inputs {
     /// Whether the two players' pins are exchanged: sticks between the ports, knobs within one.
     swapped: bool,
     right_paddles: bool,
+    paddle_limit: i32,
     reset: bool,
     select: bool,
     difficulty: u8,
@@ -88,6 +89,7 @@ struct Paddle {
 }
 
 const LEAST_RESISTANCE: i32 = 27_450;
+/// The greatest resistance, where a game does not say otherwise.
 const MOST_RESISTANCE: i32 = 790_196;
 const KNOB_SPEED: i32 = 23_000;
 
@@ -103,17 +105,23 @@ impl Inputs {
             paddles: (properties.controller == Controller::Paddles).then(|| [middle.clone(), middle]),
             swapped: properties.swapped,
             right_paddles: properties.right_paddles,
+            paddle_limit: MOST_RESISTANCE,
             reset: false,
             select: false,
             difficulty: 0,
         }
     }
 
+    /// Sets how far the knobs turn.
+    pub fn set_paddle_limit(&mut self, resistance: i32) {
+        self.paddle_limit = resistance.max(LEAST_RESISTANCE);
+    }
+
     /// Puts the knobs back in the middle, as an environment reset does.
     pub fn center_paddles(&mut self) {
         if let Some(paddles) = &mut self.paddles {
             for paddle in paddles {
-                paddle.resistance = (MOST_RESISTANCE + LEAST_RESISTANCE) / 2;
+                paddle.resistance = (self.paddle_limit + LEAST_RESISTANCE) / 2;
             }
         }
     }
@@ -135,7 +143,7 @@ impl Inputs {
                         _ => 0,
                     };
                     let knob = &mut paddles[player].resistance;
-                    *knob = (*knob + turn).clamp(LEAST_RESISTANCE, MOST_RESISTANCE);
+                    *knob = (*knob + turn).clamp(LEAST_RESISTANCE, self.paddle_limit);
                     self.fires[player] = action.fire();
                 }
             }

@@ -61,9 +61,7 @@ pub(crate) fn run(bus: &mut Bus<'_>, limit: u32) -> bool {
             core.seen = byte(0);
             core.step::<true>(bus, byte(0));
         } else {
-            let opcode = core.fetch::<false>(bus);
-            core.step::<false>(bus, opcode);
-            core.region = bus.machine.cartridge.region(core.pc);
+            core = core.step_slowly(bus);
         }
     }
     bus.machine.cycle = core.cycle;
@@ -82,6 +80,7 @@ const NEGATIVE: u8 = 0x80;
 
 /// The registers while running, laid out so that the compiler keeps them in the host's registers:
 /// nothing that is called out of line ever borrows this.
+#[derive(Clone, Copy)]
 struct Core {
     a: u8,
     x: u8,
@@ -215,6 +214,7 @@ impl Core {
         core
     }
 
+    #[inline(always)]
     fn registers(&self) -> Registers {
         Registers {
             a: self.a,
@@ -225,6 +225,16 @@ impl Core {
             pc: self.pc,
             jammed: self.jammed,
         }
+    }
+
+    /// One instruction byte by byte, for where touching the cartridge does more than read. By
+    /// value, so that nothing borrows the registers.
+    #[inline(never)]
+    fn step_slowly(mut self, bus: &mut Bus<'_>) -> Self {
+        let opcode = self.fetch::<false>(bus);
+        self.step::<false>(bus, opcode);
+        self.region = bus.machine.cartridge.region(self.pc);
+        self
     }
 
     #[inline(always)]
@@ -844,6 +854,7 @@ impl Core {
     }
 
     /// `ARR`: and, then rotate right, with flags from inside the adder.
+    #[inline(always)]
     fn and_rotate(&mut self, value: u8) {
         let both = self.a & value;
         self.a = (both >> 1) | (u8::from(self.c) << 7);
@@ -909,6 +920,7 @@ impl Core {
         result
     }
 
+    #[inline(always)]
     fn status(&self) -> u8 {
         let mut p = ALWAYS | self.di | (self.n & NEGATIVE);
         if self.c {
@@ -923,6 +935,7 @@ impl Core {
         p
     }
 
+    #[inline(always)]
     fn set_status(&mut self, p: u8) {
         self.n = p;
         self.z = !p & ZERO;

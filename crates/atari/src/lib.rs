@@ -17,3 +17,4 @@ pub mod random;
 mod riot;
 mod tia;
 mod wide;
+pub mod verify;

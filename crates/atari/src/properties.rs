@@ -80,11 +80,13 @@ const PADDLE_GAMES: [&str; 6] = [
     "60e0ea3cbe0913d39803477945e9e5ec",
 ];
 
-/// Cartridges whose picture starts or ends elsewhere: carnival, pooyan, journey_escape.
-const PICTURES: [(&str, u32, Option<u32>); 4] = [
+/// Cartridges whose picture starts or ends elsewhere: qbert, carnival, pooyan, up_n_down,
+/// journey_escape.
+const PICTURES: [(&str, u32, Option<u32>); 5] = [
     ("484b0076816a104875e00467d431c2d2", 40, None),
     ("028024fb8e5e5f18ea586652f9799c96", 26, Some(214)),
-    ("4799a40b6e889370b7ee55c17ba65141", 34, Some(220)),
+    ("4799a40b6e889370b7ee55c17ba65141", 26, Some(220)),
+    ("a499d720e7ee35c62424de882a3351b6", 30, None),
     ("718ae62c70af4e5fd8e932fee216948a", 34, Some(230)),
 ];
 
@@ -96,8 +98,10 @@ const SMOOTH_EDGES: [&str; 3] = [
     "87e79cd41ce136fd4f72cc6e2c161bee",
 ];
 
-/// Cartridges whose first player has the second paddle or the right stick: pong, wizard_of_wor.
-const SWAPPED: [&str; 2] = ["7e8aa18bc9502eb57daaf5e7c1e94da7", "60e0ea3cbe0913d39803477945e9e5ec"];
+/// Cartridges whose first player has the second paddle or the right stick: pong, surround,
+/// wizard_of_wor.
+const SWAPPED: [&str; 3] = [
+    "4d7517ae69f95cfbc053be01312b7dba", "7e8aa18bc9502eb57daaf5e7c1e94da7", "60e0ea3cbe0913d39803477945e9e5ec"];
 
 /// Cartridges with paddles in both ports: pong.
 const RIGHT_PADDLES: [&str; 1] = ["60e0ea3cbe0913d39803477945e9e5ec"];

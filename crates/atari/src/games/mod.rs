@@ -1,14 +1,18 @@
 //! The table of games: what each is called, which actions matter, which modes it has, and how its
 //! memory becomes reward, lives and the end of an episode.
 //!
-//! Read [`Game`] first, then [`Rules`]. The table itself is in `a_to_h.rs` and `i_to_z.rs`.
+//! Read [`Game`] first, then [`Rules`]. [`ModeSelector`] brings a game into a mode. The
+//! table itself is in four files, from `a_to_d.rs` to `s_to_z.rs`.
 
-mod a_to_h;
-mod i_to_z;
+mod a_to_d;
+mod e_to_j;
+mod k_to_r;
 mod modes;
 mod odd;
 mod rules;
+mod s_to_z;
 
+pub use modes::{ModeSelector, Press};
 pub use rules::{Memory, Outcome, Rules};
 
 use modes::Select;
@@ -32,10 +36,16 @@ pub struct Game {
     /// The lives reported right after a reset.
     pub start_lives: u8,
     /// What is pressed after a reset to get the game going: actions and for how many frames each.
+    /// [`RESET`] stands for the console's RESET switch.
     pub starting_actions: &'static [(u8, u16)],
+    /// The greatest resistance of a paddle, for the games that are played with one.
+    pub paddle_limit: i32,
     select: Select,
     rule: Rule,
 }
+
+/// ALE's code for the console's RESET switch, in [`Game::starting_actions`].
+pub const RESET: u8 = 40;
 
 /// All games, in alphabetical order of their names.
 pub fn all() -> impl ExactSizeIterator<Item = &'static Game> {
@@ -58,12 +68,20 @@ pub fn by_name(name: &str) -> Option<&'static Game> {
 const ALL: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
 
 static GAMES: [Game; 104] = {
-    let mut games = [a_to_h::GAMES[0]; 104];
-    let (first, second) = (a_to_h::GAMES, i_to_z::GAMES);
-    let mut index = 0;
+    let parts: [&[Game]; 4] = [
+        &a_to_d::GAMES,
+        &e_to_j::GAMES,
+        &k_to_r::GAMES,
+        &s_to_z::GAMES,
+    ];
+    let mut games = [a_to_d::GAMES[0]; 104];
+    let (mut part, mut start, mut index) = (0, 0, 0);
     while index < games.len() {
-        games[index] =
-            if index < first.len() { first[index] } else { second[index - first.len()] };
+        if index == start + parts[part].len() {
+            start = index;
+            part += 1;
+        }
+        games[index] = parts[part][index - start];
         index += 1;
     }
     games

@@ -14,8 +14,14 @@ pub(super) fn backgammon(rules: &mut Rules, memory: Memory<'_>) {
     // Points, bars and homes: stones of one side count up, of the other down.
     let stones = |at: u8| i32::from(memory.at(at).cast_signed());
     let of_up = |at: u8| at == 0x8E || at != 0x80 && stones(at) > 0;
-    let up = (0x80..=0x9B).filter(|&at| of_up(at)).map(stones).sum::<i32>();
-    let down = (0x80..=0x9B).filter(|&at| !of_up(at)).map(stones).sum::<i32>();
+    let up = (0x80..=0x9B)
+        .filter(|&at| of_up(at))
+        .map(stones)
+        .sum::<i32>();
+    let down = (0x80..=0x9B)
+        .filter(|&at| !of_up(at))
+        .map(stones)
+        .sum::<i32>();
     let whole = up as u8 == 15 && down as u8 == 241;
     rules.reward = match (stones(0x80), stones(0x8E)) {
         _ if !whole => 0,
@@ -29,7 +35,11 @@ pub(super) fn backgammon(rules: &mut Rules, memory: Memory<'_>) {
 /// A life is lost only once the byte that counts the ship's end says so.
 pub(super) fn beam_rider_lives(memory: Memory<'_>, before: i32) -> i32 {
     let lives = i32::from(memory.at(0x85)) + 1;
-    if lives == before - 1 && memory.at(0x8C) != 1 { before } else { lives }
+    if lives == before - 1 && memory.at(0x8C) != 1 {
+        before
+    } else {
+        lives
+    }
 }
 
 /// The purse is the score. It ends at 1,000, or broke, which the game shows as 0xBBB.
@@ -44,7 +54,13 @@ pub(super) fn blackjack(rules: &mut Rules, memory: Memory<'_>) {
 /// Punches landed less punches taken; over by knock-out at 100 or when the clock runs out.
 pub(super) fn boxing(rules: &mut Rules, memory: Memory<'_>) {
     // A knock-out shows as 0xC0.
-    let punches = |at| if memory.at(at) == 0xC0 { 100 } else { bcd(memory.at(at)) };
+    let punches = |at| {
+        if memory.at(at) == 0xC0 {
+            100
+        } else {
+            bcd(memory.at(at))
+        }
+    };
     let (mine, theirs) = (punches(0x92), punches(0x93));
     let clock_ran_out = memory.at(0x90) & 0xF0 == 0 && memory.at(0x91) == 0;
     rules.terminal = mine == 100 || theirs == 100 || clock_ran_out;
@@ -73,12 +89,12 @@ pub(super) fn casino(rules: &mut Rules, memory: Memory<'_>) {
 pub(super) fn darkchambers(rules: &mut Rules, memory: Memory<'_>) {
     let score = 10 * (100 * bcd(memory.at(0xCF)) + bcd(memory.at(0xCC)));
     let level = i32::from(memory.at(0xD5));
-    if level < rules.note || score < rules.score {
+    if level < rules.notes[0] || score < rules.score {
         rules.reward = 0;
         rules.terminal = true;
     } else {
         rules.score_is(score, Gain::Difference);
-        rules.note = level;
+        rules.notes[0] = level;
         rules.terminal = memory.at(0xCA) & 0x1F == 0;
     }
 }
@@ -120,16 +136,23 @@ pub(super) fn gopher_lives(memory: Memory<'_>, _before: i32) -> i32 {
 
 /// Six until the game has begun.
 pub(super) fn gravitar_lives(memory: Memory<'_>, _before: i32) -> i32 {
-    if memory.at(0x81) == 0 { 6 } else { i32::from(memory.at(0x84)) + 1 }
+    if memory.at(0x81) == 0 {
+        6
+    } else {
+        i32::from(memory.at(0x84)) + 1
+    }
 }
 
 /// Words found less words missed; one word is one game.
 pub(super) fn hangman(rules: &mut Rules, memory: Memory<'_>) {
-    rules.score_is(bcd(memory.at(0xEB)) - bcd(memory.at(0xEC)), Gain::Difference);
+    rules.score_is(
+        bcd(memory.at(0xEB)) - bcd(memory.at(0xEC)),
+        Gain::Difference,
+    );
     // Nobody has touched the controls for so long that this counter has gone round.
     let clock = i32::from(memory.at(0xF1));
-    rules.terminal = rules.reward != 0 || rules.note == 0xFF && clock == 0;
-    rules.note = clock;
+    rules.terminal = rules.reward != 0 || rules.notes[0] == 0xFF && clock == 0;
+    rules.notes[0] = clock;
 }
 
 /// A match lit costs a point; leaving with the urn gives a hundred.
@@ -144,8 +167,7 @@ pub(super) fn haunted_house(rules: &mut Rules, memory: Memory<'_>) {
 
 /// Money, where the 50,000 of the start are no gain; over when the time is.
 pub(super) fn journey_escape(rules: &mut Rules, memory: Memory<'_>) {
-    let money =
-        10_000 * bcd(memory.at(0x90)) + 100 * bcd(memory.at(0x91)) + bcd(memory.at(0x92));
+    let money = 10_000 * bcd(memory.at(0x90)) + 100 * bcd(memory.at(0x91)) + bcd(memory.at(0x92));
     rules.score_is(money, Gain::Difference);
     if rules.reward == 50_000 {
         rules.reward = 0;
@@ -161,10 +183,13 @@ pub(super) fn kept(_memory: Memory<'_>, before: i32) -> i32 {
 /// The score lies in the cartridge's own RAM.
 pub(super) fn klax(rules: &mut Rules, memory: Memory<'_>) {
     let digits = |index| bcd(memory.cartridge_at(index));
-    rules.score_is(10_000 * digits(0x36) + 100 * digits(0x35) + digits(0x34), Gain::Difference);
+    rules.score_is(
+        10_000 * digits(0x36) + 100 * digits(0x35) + digits(0x34),
+        Gain::Difference,
+    );
     let missed = memory.cartridge_at(0x6E);
-    rules.terminal = missed != 0 && missed == memory.cartridge_at(0x69)
-        || memory.cartridge_at(0x1D) == 0x99;
+    rules.terminal =
+        missed != 0 && missed == memory.cartridge_at(0x69) || memory.cartridge_at(0x1D) == 0x99;
 }
 
 /// A hole done gives its par less the strokes it took.
@@ -173,35 +198,39 @@ pub(super) fn klax(rules: &mut Rules, memory: Memory<'_>) {
 /// shows the par of the next hole. `lives` holds the hole and `score` the strokes shown before it.
 pub(super) fn miniature_golf(rules: &mut Rules, memory: Memory<'_>) {
     let (hole, par) = (i32::from(memory.at(0xAF)), bcd(memory.at(0x88)));
-    // The note holds the strokes shown last, those shown before they went round, and the par.
-    let [mut strokes, mut gone_round, mut this_par] =
-        [0, 10, 21].map(|shift| rules.note >> shift & 0x3FF);
+    let [strokes, gone_round, this_par] = &mut rules.notes;
     rules.reward = 0;
     if hole != rules.lives {
-        let taken = strokes - rules.score + gone_round;
-        rules.reward = if taken == 0 { 0 } else { this_par - taken };
-        rules.score = strokes;
+        let taken = *strokes - rules.score + *gone_round;
+        rules.reward = if taken == 0 { 0 } else { *this_par - taken };
+        rules.score = *strokes;
         rules.lives = hole;
-        gone_round = 0;
+        *gone_round = 0;
     } else if par == 0 {
         let shown = bcd(memory.at(0x87));
-        if shown < strokes {
-            gone_round += strokes;
+        if shown < *strokes {
+            *gone_round += *strokes;
         }
-        strokes = shown;
+        *strokes = shown;
     }
     if par != 0 {
-        this_par = par;
+        *this_par = par;
     }
-    rules.note = strokes | gone_round << 10 | this_par << 21;
     rules.terminal = hole == 0;
 }
 
 /// Stones won less stones lost; over once nobody has been to move for more than 50 frames.
 pub(super) fn othello(rules: &mut Rules, memory: Memory<'_>) {
-    rules.score_is(bcd(memory.at(0xCE)) - bcd(memory.at(0xD0)), Gain::Difference);
-    rules.note = if memory.at(0xC0) == 0 { rules.note + 1 } else { 0 };
-    rules.terminal = rules.note > 50;
+    rules.score_is(
+        bcd(memory.at(0xCE)) - bcd(memory.at(0xD0)),
+        Gain::Difference,
+    );
+    rules.notes[0] = if memory.at(0xC0) == 0 {
+        rules.notes[0] + 1
+    } else {
+        0
+    };
+    rules.terminal = rules.notes[0] > 50;
 }
 
 /// The lives are drawn as marks in the upper half of a byte.
@@ -216,11 +245,11 @@ pub(super) fn pitfall_lives(memory: Memory<'_>, _before: i32) -> i32 {
 /// Memory holds the lives in an order that only tells when one is lost.
 pub(super) fn qbert(rules: &mut Rules, memory: Memory<'_>) {
     let mark = i32::from(memory.at(0x88).cast_signed());
-    rules.terminal = mark == -2 || mark == 2 && rules.note == -1;
-    if mark == rules.note - 1 {
+    rules.terminal = mark == -2 || mark == 2 && rules.notes[0] == -1;
+    if mark == rules.notes[0] - 1 {
         rules.lives -= 1;
     }
-    rules.note = mark;
+    rules.notes[0] = mark;
     if rules.terminal {
         rules.reward = 0;
         return;
@@ -235,12 +264,14 @@ pub(super) fn riverraid(rules: &mut Rules, memory: Memory<'_>) {
         picture if picture % 8 == 0 && picture <= 72 => i32::from(picture / 8),
         _ => 0,
     };
-    let score = [0xCD, 0xCF, 0xD1, 0xD3, 0xD5, 0xD7].iter().fold(0, |sum, &at| 10 * sum + digit(at));
+    let score = [0xCD, 0xCF, 0xD1, 0xD3, 0xD5, 0xD7]
+        .iter()
+        .fold(0, |sum, &at| 10 * sum + digit(at));
     rules.score_is(score, Gain::Difference);
     let mark = i32::from(memory.at(0xC0));
     // The byte is blank both before the first life and after the last, which shows as 0x59.
-    rules.terminal = mark == 0x58 && rules.note == 0x59;
-    rules.note = mark;
+    rules.terminal = mark == 0x58 && rules.notes[0] == 0x59;
+    rules.notes[0] = mark;
     rules.lives = match mark {
         0x58 => 4,
         0x59 => 1,
@@ -253,15 +284,17 @@ pub(super) fn star_gunner(rules: &mut Rules, memory: Memory<'_>) {
         10 => 0,
         digit => i32::from(digit),
     };
-    let score = [0x86, 0x85, 0x84, 0x83].iter().fold(0, |sum, &at| 10 * sum + digit(at));
+    let score = [0x86, 0x85, 0x84, 0x83]
+        .iter()
+        .fold(0, |sum, &at| 10 * sum + digit(at));
     rules.score_is(100 * score, Gain::Difference);
     let lives = memory.at(0x87);
     // Other lives than five before the first five are left over from the title.
     if lives == 5 {
-        rules.note = 1;
+        rules.notes[0] = 1;
     }
     rules.terminal = lives == 0;
-    if rules.note == 1 {
+    if rules.notes[0] == 1 {
         rules.lives = i32::from(lives & 15);
     }
 }
@@ -271,7 +304,11 @@ pub(super) fn superman(rules: &mut Rules, memory: Memory<'_>) {
     rules.score = 60 * bcd(memory.at(0xE3)) + bcd(memory.at(0xE2));
     rules.terminal =
         memory.at(0x80) == 0xAC && memory.at(0x81) == 0xF2 && memory.at(0x9F) & 0x40 != 0;
-    rules.reward = if rules.terminal { 5_999 - rules.score } else { 0 };
+    rules.reward = if rules.terminal {
+        5_999 - rules.score
+    } else {
+        0
+    };
 }
 
 /// A game won or lost counts; within a game, a point.
@@ -280,18 +317,25 @@ pub(super) fn tennis(rules: &mut Rules, memory: Memory<'_>) {
     let points = byte(0xC5) - byte(0xC6);
     let (mine, theirs) = (byte(0xC7), byte(0xC8));
     let games = mine - theirs;
-    rules.reward = if games == rules.note { points - rules.score } else { games - rules.note };
+    rules.reward = if games == rules.notes[0] {
+        points - rules.score
+    } else {
+        games - rules.notes[0]
+    };
     rules.score = points;
-    rules.note = games;
+    rules.notes[0] = games;
     let set_won = (mine >= 6 || theirs >= 6) && games.abs() >= 2;
     rules.terminal = set_won || mine == 7 || theirs == 7;
 }
 
 pub(super) fn tetris(rules: &mut Rules, memory: Memory<'_>) {
-    rules.score_is(100 * bcd(memory.at(0xF2)) + bcd(memory.at(0xF1)), Gain::NeverLoss);
+    rules.score_is(
+        100 * bcd(memory.at(0xF2)) + bcd(memory.at(0xF1)),
+        Gain::NeverLoss,
+    );
     let over = memory.at(0xF3) & 0x80 != 0;
-    rules.terminal = over && rules.note == 1;
-    rules.note = i32::from(!over);
+    rules.terminal = over && rules.notes[0] == 1;
+    rules.notes[0] = i32::from(!over);
 }
 
 /// Won or lost, told apart by the line that was drawn.
@@ -306,7 +350,11 @@ pub(super) fn tic_tac_toe_3d(rules: &mut Rules, memory: Memory<'_>) {
 
 /// The byte holds something else while no plane is in play.
 pub(super) fn time_pilot_lives(memory: Memory<'_>, before: i32) -> i32 {
-    if memory.at(0x80) & 15 == 2 { i32::from(memory.at(0x8B) & 7) + 1 } else { before }
+    if memory.at(0x80) & 15 == 2 {
+        i32::from(memory.at(0x8B) & 7) + 1
+    } else {
+        before
+    }
 }
 
 /// The byte counts hits.
@@ -339,11 +387,21 @@ pub(super) fn video_chess(rules: &mut Rules, memory: Memory<'_>) {
     rules.terminal = rules.reward != 0;
 }
 
+/// A point per side that is all of one colour; over when all six are, or when time is up.
 pub(super) fn video_cube(rules: &mut Rules, memory: Memory<'_>) {
+    let done = |side: u8| {
+        let first = 0xA0 + 9 * side;
+        (first..first + 9).all(|at| memory.at(at) == memory.at(first))
+    };
+    let sides = (0..6).filter(|&side| done(side)).count() as i32;
+    rules.score_is(sides, Gain::Difference);
     let clock = i32::from(memory.at(0xDB));
-    rules.terminal = rules.note == 0xFF && clock == 0;
-    rules.note = clock;
-    rules.reward = -i32::from(rules.terminal);
+    let time_is_up = rules.notes[0] == 0xFF && clock == 0;
+    rules.notes[0] = clock;
+    if time_is_up {
+        rules.reward = -1;
+    }
+    rules.terminal = sides == 6 || time_is_up;
 }
 
 /// The byte counts the ball in play; an extra ball is a bit elsewhere.
@@ -354,12 +412,20 @@ pub(super) fn video_pinball_lives(memory: Memory<'_>, _before: i32) -> i32 {
 /// The score goes round at 800,000.
 pub(super) fn wizard_of_wor_score(memory: Memory<'_>) -> i32 {
     let score = 10_000 * bcd(memory.at(0x88)) + 100 * bcd(memory.at(0x86));
-    if score >= 800_000 { score - 800_000 } else { score }
+    if score >= 800_000 {
+        score - 800_000
+    } else {
+        score
+    }
 }
 
 /// Lives are only to be trusted while the worrior is in play.
 pub(super) fn wizard_of_wor_lives(memory: Memory<'_>, before: i32) -> i32 {
-    if memory.at(0xD7) & 1 == 0 { i32::from(memory.at(0x8D) & 15) } else { before }
+    if memory.at(0xD7) & 1 == 0 {
+        i32::from(memory.at(0x8D) & 15)
+    } else {
+        before
+    }
 }
 
 pub(super) fn word_zapper(rules: &mut Rules, memory: Memory<'_>) {

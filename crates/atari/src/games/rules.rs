@@ -50,14 +50,25 @@ pub struct Rules {
     pub(super) terminal: bool,
     pub(super) lives: i32,
     /// What an odd rule remembers beside these.
-    pub(super) note: i32,
+    pub(super) notes: [i32; 3],
 }
 
 impl PartialEq for Rules {
     fn eq(&self, other: &Self) -> bool {
         self.game.md5 == other.game.md5
-            && (self.score, self.reward, self.terminal, self.lives, self.note)
-                == (other.score, other.reward, other.terminal, other.lives, other.note)
+            && (
+                self.score,
+                self.reward,
+                self.terminal,
+                self.lives,
+                self.notes,
+            ) == (
+                other.score,
+                other.reward,
+                other.terminal,
+                other.lives,
+                other.notes,
+            )
     }
 }
 
@@ -72,7 +83,7 @@ impl Rules {
             reward: 0,
             terminal: false,
             lives: rule.start_lives.unwrap_or(i32::from(game.start_lives)),
-            note: rule.start_note,
+            notes: rule.start_notes,
         }
     }
 
@@ -93,7 +104,10 @@ impl Rules {
         if let Some(odd) = rule.odd {
             odd(self, memory);
         } else {
-            self.terminal = rule.over.iter().any(|all| all.iter().all(|is| is.holds(memory)));
+            self.terminal = rule
+                .over
+                .iter()
+                .any(|all| all.iter().all(|is| is.holds(memory)));
             if self.terminal && rule.score_stops_at_end {
                 self.reward = 0;
             } else {
@@ -113,7 +127,11 @@ impl Rules {
             Lives::One => 1,
             _ => self.lives.clamp(0, 255) as u8,
         };
-        Outcome { reward: self.reward, terminal: self.terminal, lives }
+        Outcome {
+            reward: self.reward,
+            terminal: self.terminal,
+            lives,
+        }
     }
 
     /// Takes a new score, and the reward from its difference to the last.
@@ -166,7 +184,7 @@ pub(super) struct Rule {
     pub(super) start_score: i32,
     /// Where it differs from the lives reported after a reset.
     pub(super) start_lives: Option<i32>,
-    pub(super) start_note: i32,
+    pub(super) start_notes: [i32; 3],
     /// Takes the place of all of the above but the start values.
     pub(super) odd: Option<fn(&mut Rules, Memory<'_>)>,
 }
@@ -181,7 +199,7 @@ pub(super) const PLAIN: Rule = Rule {
     lives_stay_at_end: false,
     start_score: 0,
     start_lives: None,
-    start_note: 0,
+    start_notes: [0; 3],
     odd: None,
 };
 
@@ -200,11 +218,15 @@ impl Score {
     pub(super) fn read(self, memory: Memory<'_>) -> i32 {
         match self {
             Score::Bcd(bytes, worth) => {
-                worth * bytes.iter().fold(0, |sum, &at| 100 * sum + bcd(memory.at(at)))
+                worth
+                    * bytes
+                        .iter()
+                        .fold(0, |sum, &at| 100 * sum + bcd(memory.at(at)))
             }
-            Score::Sum(parts) => {
-                parts.iter().map(|part| part.worth * part.digits.read(memory.at(part.at))).sum()
-            }
+            Score::Sum(parts) => parts
+                .iter()
+                .map(|part| part.worth * part.digits.read(memory.at(part.at)))
+                .sum(),
             Score::Odd(read) => read(memory),
         }
     }
@@ -242,8 +264,6 @@ pub(super) enum Digits {
     BcdOrBlank,
     /// Eight lines of picture per digit; $80 is a blank.
     Eighths,
-    /// The address of one of ten pictures of eight lines; any other address is a blank.
-    Picture,
 }
 
 impl Digits {
@@ -259,8 +279,6 @@ impl Digits {
             Digits::BcdOrBlank => 10 * blank(byte >> 4) + blank(byte & 15),
             Digits::Eighths if byte == 0x80 => 0,
             Digits::Eighths => i32::from(byte >> 3),
-            Digits::Picture if byte % 8 == 0 && byte <= 72 => i32::from(byte / 8),
-            Digits::Picture => 0,
         }
     }
 }
@@ -315,7 +333,11 @@ impl Lives {
 
 /// A byte that holds the lives, and how many more there are than it says.
 pub(super) const fn byte(at: u8, more: i32) -> Lives {
-    Lives::Bits { at, mask: 0xFF, more }
+    Lives::Bits {
+        at,
+        mask: 0xFF,
+        more,
+    }
 }
 
 /// Some bits of a byte that hold the lives, and how many more there are than they say.

@@ -121,7 +121,7 @@ impl Tia {
         let register = (address & 0x3F) as u8;
         self.touched = cycle;
         let mut resume = cycle;
-        let mut stop = cycle / LINE_CYCLES > self.last_line;
+        let mut stop = cycle >= (self.last_line + 1) * LINE_CYCLES;
         match register {
             0x00 => {
                 if value & 0x02 != 0 {
