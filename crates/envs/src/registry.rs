@@ -7,7 +7,7 @@ use std::sync::{PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 
-use crate::atari::{self, ActionSet, AtariPreset, LifeLoss, Observation};
+use crate::atari::{self, ActionSet, AtariPreset, LifeLoss, Observation, Resize};
 use crate::minatar::{self, MinAtar};
 use crate::wrappers::TimeLimit;
 use crate::{Env, EnvError, classic};
@@ -82,6 +82,8 @@ pub struct EnvOptions {
     pub preset: Option<AtariPreset>,
     /// Atari: what an observation shows; `gray84` if not given.
     pub observation: Option<Observation>,
+    /// Atari: how the picture becomes a square; `area` if not given.
+    pub resize: Option<Resize>,
     /// Atari: frames per observation; 4 if not given.
     pub stack: Option<usize>,
     /// Atari: frames per step; 4 if not given, and by chance 2 to 4 for `Pong-v4`.
@@ -129,6 +131,7 @@ impl EnvOptions {
             (self.difficulty_ramping.is_some(), "difficulty_ramping"),
             (self.preset.is_some(), "preset"),
             (self.observation.is_some(), "observation"),
+            (self.resize.is_some(), "resize"),
             (self.stack.is_some(), "stack"),
             (self.frame_skip.is_some(), "frame_skip"),
             (self.actions.is_some(), "actions"),

@@ -26,6 +26,7 @@ mod list;
 mod plot;
 mod progress;
 mod resume;
+mod roms;
 mod train;
 
 /// Deep reinforcement learning, from a laptop to a cluster
@@ -40,11 +41,13 @@ const AFTER_HELP: &str = "\
 Examples:
   starling train CartPole-v1
   starling train MinAtar/Breakout-v1 --algo dqn --seed 3 algo.n_steps=5
+  starling train ALE/Pong-v5
   starling eval runs/CartPole-v1/ppo/<run>
   starling plot runs/CartPole-v1/ppo/*
 
 Environment variables:
   STARLING_LIBTORCH  a torch 2.11.0 folder to use instead of the downloaded one (read by ./starling)
+  STARLING_ROMS      a folder of Atari ROMs to use before the user's cache
   NO_COLOR           no colours";
 
 #[derive(Subcommand)]
@@ -67,6 +70,8 @@ enum Command {
     CheckEnv(check_env::Args),
     /// Report what is found on this machine, and how to mend what is missing
     Doctor(doctor::Args),
+    /// Get the ROMs of the Atari games, and list those that are here
+    Roms(roms::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -88,6 +93,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::CheckEnv(args) => check_env::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Roms(args) => roms::run(args),
         Command::Completions(args) => completions::run::<Cli>(args),
     };
     match result {

@@ -4,6 +4,7 @@
 //! `AtariPreprocessing` and `FrameStackObservation` show, byte for byte; [`AtariPreset`] and the
 //! other types of `options` say what can be set. [`roms`] finds the cartridges.
 
+mod bilinear;
 mod ids;
 mod options;
 mod picture;
@@ -15,7 +16,7 @@ mod against_gymnasium;
 mod tests;
 
 pub use ids::{Version, parse};
-pub use options::{ActionSet, AtariPreset, LifeLoss, Observation};
+pub use options::{ActionSet, AtariPreset, LifeLoss, Observation, Resize};
 
 pub(crate) use ids::{of_bare_name, specs};
 
@@ -163,7 +164,8 @@ impl AtariEnv {
                 if let Some(difficulty) = self.settings.difficulty {
                     ale.set_difficulty(difficulty)?;
                 }
-                let picture = Picture::new(self.settings.observation, &ale);
+                let settings = &self.settings;
+                let picture = Picture::new(settings.observation, settings.resize, &ale);
                 let length = picture.shape(self.settings.stack).iter().product();
                 let stack = vec![0; length];
                 Box::new(Running {

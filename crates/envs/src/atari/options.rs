@@ -17,11 +17,13 @@ pub enum AtariPreset {
     /// life (and goes on from there), clips rewards and has no sticky actions. The picture is
     /// Gymnasium's.
     Deepmind,
-    /// Facebook's `rela`.
+    /// Facebook's `rela`; not there yet.
     Rela,
-    /// The library `rlpyt`.
+    /// The library `rlpyt`; not there yet.
     Rlpyt,
-    /// The evaluation protocol SABER of Toromanoff et al. (2019).
+    /// The protocol SABER of Toromanoff et al. (2019): all 18 actions, sticky, no no-ops, games
+    /// of up to 100 hours that are cut off after 5 minutes without a reward. Its corrections of
+    /// single games' scores are not made.
     Saber,
 }
 
@@ -38,6 +40,19 @@ pub enum Observation {
     Rgb,
     /// The console's memory: `[stack, 128]`.
     Ram,
+}
+
+/// How a picture becomes a square of 84×84.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resize {
+    /// The mean over the area of each new pixel, of the maximum of two frames (OpenCV's
+    /// `INTER_AREA`).
+    #[default]
+    Area,
+    /// Between the nearest pixels, each frame by itself before the maximum is taken (OpenCV's
+    /// `INTER_LINEAR`).
+    Bilinear,
 }
 
 /// Which of the 18 actions can be chosen.
@@ -72,6 +87,7 @@ pub enum LifeLoss {
 pub(super) const NAMES: &[&str] = &[
     "preset",
     "observation",
+    "resize",
     "stack",
     "frame_skip",
     "sticky_action_prob",
@@ -86,6 +102,9 @@ pub(super) const NAMES: &[&str] = &[
     "difficulty",
 ];
 
+/// Frames of an hour.
+const HOUR: u64 = 60 * 60 * 60;
+
 /// How many frames pass per step of the environment within.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Skip {
@@ -99,6 +118,7 @@ pub(super) enum Skip {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {
     pub(super) observation: Observation,
+    pub(super) resize: Resize,
     pub(super) stack: usize,
     pub(super) skip: Skip,
     pub(super) sticky: f32,
@@ -119,6 +139,7 @@ impl Settings {
     pub(super) fn new(version: Version, options: &EnvOptions) -> Result<Self, EnvError> {
         let mut settings = Self {
             observation: Observation::Gray84,
+            resize: Resize::Area,
             stack: 4,
             skip: match version {
                 Version::V5 | Version::NoFrameskip => Skip::Fixed(4),
@@ -147,10 +168,21 @@ impl Settings {
                 settings.life_loss = LifeLoss::Continues;
                 settings.clip_rewards = true;
             }
-            AtariPreset::Rela | AtariPreset::Rlpyt | AtariPreset::Saber => {
+            AtariPreset::Saber => {
+                settings.resize = Resize::Bilinear;
+                settings.skip = Skip::Fixed(4);
+                settings.sticky = 0.25;
+                settings.actions = ActionSet::Full;
+                settings.noop_max = 0;
+                settings.clip_rewards = true;
+                settings.max_frames = 100 * HOUR;
+                settings.stuck_frames = Some(HOUR / 12);
+            }
+            AtariPreset::Rela | AtariPreset::Rlpyt => {
                 return Err(EnvError::Failed(
-                    "the presets rela, rlpyt and saber need a bilinear picture, which there is \
-                     not yet; preset must be gymnasium or deepmind"
+                    "the presets rela and rlpyt show pictures that are not there yet (colours \
+                     pooled before they become grey; 104 x 80); preset must be gymnasium, \
+                     deepmind or saber"
                         .into(),
                 ));
             }
@@ -166,6 +198,7 @@ impl Settings {
             }
         }
         set(&mut self.observation, options.observation);
+        set(&mut self.resize, options.resize);
         set(&mut self.stack, options.stack);
         set(&mut self.skip, options.frame_skip.map(Skip::Fixed));
         set(&mut self.actions, options.actions);

@@ -7,7 +7,8 @@ use starling_atari::ale::Ale;
 use starling_atari::palette;
 use starling_atari::picture::{Resizer, SIDE};
 
-use super::options::Observation;
+use super::bilinear::Bilinear;
+use super::options::{Observation, Resize};
 
 const WIDTH: usize = 160;
 const RAM: usize = 128;
@@ -22,7 +23,10 @@ pub(super) struct Picture {
     /// Red, green and blue of every palette index.
     colours: [[u8; 256]; 3],
     resizer: Arc<Resizer>,
-    /// The pooled picture, plane by plane; empty for memory.
+    /// Where each frame is resized before it is pooled.
+    bilinear: Option<Box<Bilinear>>,
+    /// The pooled picture, plane by plane, or where frames are resized first the pooled square;
+    /// empty for memory.
     pub(super) full: Vec<u8>,
 }
 
@@ -43,7 +47,7 @@ pub(super) enum Frames {
 }
 
 impl Picture {
-    pub(super) fn new(kind: Observation, ale: &Ale) -> Self {
+    pub(super) fn new(kind: Observation, resize: Resize, ale: &Ale) -> Self {
         let console = ale.console();
         let (height, format) = (console.height(), console.format());
         let mut colours = [[0; 256]; 3];
@@ -52,6 +56,8 @@ impl Picture {
                 plane[usize::from(index)] = value;
             }
         }
+        let bilinear = (kind == Observation::Gray84 && resize == Resize::Bilinear)
+            .then(|| Box::new(Bilinear::new(WIDTH, height)));
         let planes = match kind {
             Observation::Gray84 | Observation::Gray => 1,
             Observation::Rgb => 3,
@@ -63,7 +69,11 @@ impl Picture {
             grays: palette::grays(format),
             colours,
             resizer: resizer(ale),
-            full: vec![0; planes * height * WIDTH],
+            full: match bilinear {
+                Some(_) => vec![0; SIDE * SIDE],
+                None => vec![0; planes * height * WIDTH],
+            },
+            bilinear,
         }
     }
 
@@ -84,12 +94,20 @@ impl Picture {
         SCRATCH.with_borrow_mut(|(other, indices)| match self.kind {
             Observation::Ram => {}
             Observation::Gray84 | Observation::Gray => {
+                let mut draw = |before: bool, out: &mut [u8]| match &self.bilinear {
+                    Some(bilinear) => {
+                        indices.resize(pixels, 0);
+                        console.shaded_screen(before, &self.grays, indices);
+                        bilinear.resize(indices, out);
+                    }
+                    None => console.shaded_screen(before, &self.grays, out),
+                };
                 if frames != Frames::ShownAndBefore {
-                    console.shaded_screen(false, &self.grays, &mut self.full);
+                    draw(false, &mut self.full);
                 }
                 if frames != Frames::Last {
-                    other.resize(pixels, 0);
-                    console.shaded_screen(true, &self.grays, other);
+                    other.resize(self.full.len(), 0);
+                    draw(true, other);
                     pool(&mut self.full, other);
                 }
             }
@@ -122,7 +140,10 @@ impl Picture {
     /// Writes what an observation shows of the picture that was drawn last.
     pub(super) fn show(&self, ale: &Ale, out: &mut [u8]) {
         match self.kind {
-            Observation::Gray84 => self.resizer.resize(&self.full, out),
+            Observation::Gray84 if self.bilinear.is_none() => {
+                self.resizer.resize(&self.full, out);
+            }
+            Observation::Gray84 => out.copy_from_slice(&self.full),
             Observation::Gray | Observation::Rgb => out.copy_from_slice(&self.full),
             Observation::Ram => out.copy_from_slice(ale.ram()),
         }

@@ -87,6 +87,7 @@ fn wrong_options_are_refused() {
         (r#"{"stuck_frames": 0}"#, "stuck_frames is 0"),
         (r#"{"mode": 99}"#, "pong has no mode 99"),
         (r#"{"difficulty": 7}"#, "pong has no difficulty 7"),
+        (r#"{"preset": "rlpyt"}"#, "not there yet"),
         (
             r#"{"difficulty_ramping": true}"#,
             "has no option 'difficulty_ramping'",
@@ -126,6 +127,7 @@ fn every_kind_of_observation_continues_from_a_snapshot() {
         ),
         ("ALE/Seaquest-v5", r#"{"observation": "rgb", "stack": 2}"#),
         ("Seaquest-v4", r#"{"observation": "gray", "stack": 1}"#),
+        ("ALE/Seaquest-v5", r#"{"preset": "saber"}"#),
         (
             "ALE/Pitfall2-v5",
             r#"{"observation": "ram", "actions": "full"}"#,
