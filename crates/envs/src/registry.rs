@@ -1,6 +1,7 @@
 //! THE table of environments.
 //!
-//! A new environment is one file and one line in [`all`]'s table. Lists, help texts and shell
+//! A new environment is one file and one line in [`all`]'s table. The Atari games' lines are made
+//! from the console's own table. Lists, help texts and shell
 //! completions are made from it.
 
 use std::sync::{PoisonError, RwLock};

@@ -23,6 +23,7 @@ mod config;
 mod doctor;
 mod eval;
 mod list;
+mod play;
 mod plot;
 mod progress;
 mod resume;
@@ -58,6 +59,8 @@ enum Command {
     Resume(resume::Args),
     /// Play episodes with a trained agent and report its returns
     Eval(eval::Args),
+    /// Play an Atari game, by chance or by a trained agent: in the terminal and into a GIF
+    Play(play::Args),
     /// Draw learning curves of one or more runs (HTML and PNG)
     Plot(plot::Args),
     /// Show what there is: environments, algorithms, presets
@@ -87,6 +90,7 @@ pub fn main() -> ExitCode {
         Command::Train(args) => train::run(args),
         Command::Resume(args) => resume::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Play(args) => play::run(args),
         Command::Plot(args) => plot::run(args),
         Command::List(args) => list::run(args),
         Command::Config(args) => config::run(args),
