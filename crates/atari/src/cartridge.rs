@@ -66,7 +66,11 @@ impl Rom {
             10240..=10495 => Mapper::Dpc,
             other => return Err(RomError::Size(other)),
         };
-        let program = if mapper == Mapper::Dpc { &bytes[..8192] } else { bytes };
+        let program = if mapper == Mapper::Dpc {
+            &bytes[..8192]
+        } else {
+            bytes
+        };
         let mut image = Box::new([0; IMAGE]);
         for chunk in image.chunks_exact_mut(program.len()) {
             chunk.copy_from_slice(program);

@@ -132,10 +132,14 @@ macro_rules! address {
         $core.indexed(base, $core.y)
     }};
     ($core:ident, $bus:ident, absxw) => {
-        $core.fetch_word::<AHEAD>($bus).wrapping_add(u16::from($core.x))
+        $core
+            .fetch_word::<AHEAD>($bus)
+            .wrapping_add(u16::from($core.x))
     };
     ($core:ident, $bus:ident, absyw) => {
-        $core.fetch_word::<AHEAD>($bus).wrapping_add(u16::from($core.y))
+        $core
+            .fetch_word::<AHEAD>($bus)
+            .wrapping_add(u16::from($core.y))
     };
     ($core:ident, $bus:ident, indx) => {{
         let pointer = $core.fetch::<AHEAD>($bus).wrapping_add($core.x);
@@ -148,7 +152,9 @@ macro_rules! address {
     }};
     ($core:ident, $bus:ident, indyw) => {{
         let pointer = $core.fetch::<AHEAD>($bus);
-        $core.pointer($bus, pointer).wrapping_add(u16::from($core.y))
+        $core
+            .pointer($bus, pointer)
+            .wrapping_add(u16::from($core.y))
     }};
 }
 
@@ -235,6 +241,7 @@ impl Core {
         self
     }
 
+    #[rustfmt::skip]
     #[inline(always)]
     fn step<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>, opcode: u8) {
         match opcode {
@@ -462,6 +469,7 @@ impl Core {
     }
 
     /// The opcodes that no manual lists.
+    #[rustfmt::skip]
     #[inline(always)]
     fn undocumented<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>, opcode: u8) {
         match opcode {
@@ -721,7 +729,11 @@ impl Core {
         if taken {
             let target = self.pc.wrapping_add_signed(i16::from(offset));
             self.polls = AHEAD && offset == -5;
-            self.cycle += if (target ^ self.pc) & 0xFF00 == 0 { 1 } else { 2 };
+            self.cycle += if (target ^ self.pc) & 0xFF00 == 0 {
+                1
+            } else {
+                2
+            };
             self.pc = target;
         }
     }
@@ -730,7 +742,14 @@ impl Core {
     /// that cannot end it are counted instead of run. At least one turn is left to run, so that
     /// registers and flags come out right.
     #[inline(never)]
-    fn skipped_polls(bus: &Bus<'_>, region: Region, pc: u16, cycle: i64, left: u32, poll: Poll) -> (i64, u32) {
+    fn skipped_polls(
+        bus: &Bus<'_>,
+        region: Region,
+        pc: u16,
+        cycle: i64,
+        left: u32,
+        poll: Poll,
+    ) -> (i64, u32) {
         let offset = pc.wrapping_sub(region.start);
         if u32::from(offset) + 5 > u32::from(region.length) {
             return (0, 0);
@@ -747,7 +766,9 @@ impl Core {
         if until <= first_read {
             return (0, 0);
         }
-        let turns = ((until - first_read + turn - 1) / turn).min(i64::from(left / 2) - 1).max(0);
+        let turns = ((until - first_read + turn - 1) / turn)
+            .min(i64::from(left / 2) - 1)
+            .max(0);
         (turns * turn, 2 * turns as u32)
     }
 

@@ -83,8 +83,7 @@ impl Dpc {
                 self.counters[index] = (self.counters[index] & 0x700) | u16::from(start);
             }
             3 => {
-                self.counters[index] =
-                    (self.counters[index] & 0xFF) | (u16::from(value & 7) << 8);
+                self.counters[index] = (self.counters[index] & 0xFF) | (u16::from(value & 7) << 8);
                 if index >= 5 {
                     self.voices(now);
                     self.music[index - 5] = value & 0x10 != 0;

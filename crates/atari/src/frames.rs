@@ -145,7 +145,11 @@ impl Frames {
 
     /// Draws the last frame, or the one before it.
     pub(crate) fn screen(&self, before: bool, shades: &[u8; 256], pixels: &mut [u8]) {
-        let index = if before { self.running + 2 } else { self.running };
+        let index = if before {
+            self.running + 2
+        } else {
+            self.running
+        };
         self.frames[index % 3].draw(shades, pixels);
     }
 }

@@ -101,7 +101,10 @@ const SMOOTH_EDGES: [&str; 3] = [
 /// Cartridges whose first player has the second paddle or the right stick: pong, surround,
 /// wizard_of_wor.
 const SWAPPED: [&str; 3] = [
-    "4d7517ae69f95cfbc053be01312b7dba", "7e8aa18bc9502eb57daaf5e7c1e94da7", "60e0ea3cbe0913d39803477945e9e5ec"];
+    "4d7517ae69f95cfbc053be01312b7dba",
+    "7e8aa18bc9502eb57daaf5e7c1e94da7",
+    "60e0ea3cbe0913d39803477945e9e5ec",
+];
 
 /// Cartridges with paddles in both ports: pong.
 const RIGHT_PADDLES: [&str; 1] = ["60e0ea3cbe0913d39803477945e9e5ec"];
