@@ -238,10 +238,8 @@ impl Cartridge {
                 let bank = if address & 0x2000 == 0 { 4096 } else { 0 };
                 return rom.byte(bank + usize::from(low));
             }
-            Mapper::F8Sc | Mapper::F6Sc if low < 0x100 => {
-                if low >= 0x80 {
-                    return self.memory[usize::from(low & 0x7F)];
-                }
+            Mapper::F8Sc | Mapper::F6Sc if (0x80..0x100).contains(&low) => {
+                return self.memory[usize::from(low & 0x7F)];
             }
             Mapper::Dpc if low < 0x40 => {
                 if let Some(graphics) = &rom.graphics {

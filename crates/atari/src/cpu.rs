@@ -9,26 +9,26 @@ use crate::riot::Poll;
 
 /// The registers between two runs of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Registers {
+pub(crate) struct Registers {
     /// The accumulator.
-    pub a: u8,
+    pub(crate) a: u8,
     /// Index X.
-    pub x: u8,
+    pub(crate) x: u8,
     /// Index Y.
-    pub y: u8,
+    pub(crate) y: u8,
     /// The stack pointer.
-    pub s: u8,
+    pub(crate) s: u8,
     /// The status flags, as `PHP` would push them without its B bit.
-    pub p: u8,
+    pub(crate) p: u8,
     /// The program counter: all 16 bits, though only 13 leave the chip.
-    pub pc: u16,
+    pub(crate) pc: u16,
     /// Whether an opcode that no program can leave has stopped the processor.
-    pub jammed: bool,
+    pub(crate) jammed: bool,
 }
 
 impl Registers {
     /// The registers after a reset that starts at `pc`.
-    pub fn new(pc: u16) -> Self {
+    pub(crate) fn new(pc: u16) -> Self {
         Self {
             a: 0,
             x: 0,
@@ -972,5 +972,5 @@ fn from_decimal(byte: u8) -> u16 {
 /// The last two decimal digits of a number.
 fn to_decimal(number: u16) -> u8 {
     let number = number % 100;
-    ((number / 10) << 4 | number % 10) as u8
+    (((number / 10) << 4) | (number % 10)) as u8
 }

@@ -1,7 +1,7 @@
 //! MD5, by which cartridges are known everywhere.
 
 /// The md5 of some bytes in lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut message = bytes.to_vec();
     message.push(0x80);
     while message.len() % 64 != 56 {

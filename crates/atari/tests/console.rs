@@ -3,7 +3,6 @@
 //! The recordings (`fixtures/traces`, written by `record_ale.py`) hold hashes only. The ROMs come
 //! from the folder that `STARLING_ROMS` names, or from `starling/roms` in the user's cache folder;
 //! without them the comparison is skipped, and says so.
-#![expect(clippy::print_stderr, reason = "a skipped test says why")]
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use std::path::PathBuf;
@@ -71,7 +70,7 @@ impl Noise {
 fn noise_rom(size: usize, seed: u64) -> Arc<Rom> {
     let mut noise = Noise(seed);
     let mut bytes: Vec<u8> = (0..size).map(|_| noise.byte()).collect();
-    if seed % 3 == 0 {
+    if seed.is_multiple_of(3) {
         // Cartridges with memory repeat their first 128 bytes.
         for bank in bytes.chunks_exact_mut(4096) {
             bank.copy_within(0..128, 128);
