@@ -310,10 +310,10 @@ fn mapper_of_8k(bytes: &[u8]) -> Mapper {
     Mapper::F8
 }
 
-/// Whether every bank leaves its first 256 bytes to extra memory: an image dumped from such a
-/// cartridge holds the same filling in the write window and in the read window.
+/// Whether every bank leaves its first 256 bytes to extra memory: there is nothing but one filling
+/// byte in the image then.
 fn has_memory_window(bytes: &[u8]) -> bool {
     bytes
         .chunks_exact(4096)
-        .all(|bank| bank[..128] == bank[128..256])
+        .all(|bank| bank[..256].iter().all(|byte| *byte == bank[0]))
 }

@@ -91,8 +91,9 @@ const PICTURES: [(&str, u32, Option<u32>); 5] = [
 ];
 
 /// Cartridges whose left edge the reference does not blank: asteroids, battle_zone,
-/// ms_pacman.
-const SMOOTH_EDGES: [&str; 3] = [
+/// darkchambers, ms_pacman.
+const SMOOTH_EDGES: [&str; 4] = [
+    "106855474c69d08c8ffa308d47337269",
     "ccbd36746ed4525821a8083b0d6d2c2c",
     "41f252a66c6301f1e8ab3612c19bc5d4",
     "87e79cd41ce136fd4f72cc6e2c161bee",

@@ -71,9 +71,9 @@ fn noise_rom(size: usize, seed: u64) -> Arc<Rom> {
     let mut noise = Noise(seed);
     let mut bytes: Vec<u8> = (0..size).map(|_| noise.byte()).collect();
     if seed.is_multiple_of(3) {
-        // Cartridges with memory repeat their first 128 bytes.
+        // Cartridges with memory have nothing in their first 256 bytes.
         for bank in bytes.chunks_exact_mut(4096) {
-            bank.copy_within(0..128, 128);
+            bank[..256].fill(0xFF);
         }
     }
     Arc::new(Rom::new(&bytes).unwrap())
