@@ -75,6 +75,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             seeing - blind,
             blind / 4.0
         );
+        let start = on_cpu();
+        for _ in 0..STEPS {
+            let saved = ale.save();
+            ale.restore(&saved);
+        }
+        println!(
+            "{:20} {:7.2} us to save and restore a state of {} bytes",
+            "",
+            (on_cpu() - start) / f64::from(STEPS),
+            size_of::<starling_atari::ale::SavedGame>()
+        );
     }
     Ok(())
 }
