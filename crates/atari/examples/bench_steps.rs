@@ -76,14 +76,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             blind / 4.0
         );
         let start = on_cpu();
-        for _ in 0..STEPS {
+        for _ in 0..100 * STEPS {
             let saved = ale.save();
             ale.restore(&saved);
         }
         println!(
             "{:20} {:7.2} us to save and restore a state of {} bytes",
             "",
-            (on_cpu() - start) / f64::from(STEPS),
+            (on_cpu() - start) / f64::from(100 * STEPS),
             size_of::<starling_atari::ale::SavedGame>()
         );
     }

@@ -14,7 +14,7 @@ const BLANK: u32 = 68;
 
 /// Where the beam's pixels go.
 pub(crate) trait Screen {
-    /// Whether pixels are wanted at all; collisions happen either way.
+    /// Whether pixels are wanted; a beam that draws looks for no collisions, for another one does.
     const DRAWS: bool;
     /// The pixels of a row, counted from the top of the picture.
     fn row(&mut self, row: u32) -> Option<&mut [u8]>;
@@ -564,7 +564,7 @@ impl Beam {
             // Collisions latch: a pair that has met once, or whose objects are as they were when
             // they last had a whole line to meet in, need not be looked at.
             let pairs = PAIRS_OF[usize::from(self.live & 63)] & !self.collided;
-            if pairs != 0 && !self.line_known {
+            if !S::DRAWS && pairs != 0 && !self.line_known {
                 let whole = from == 0 && to == WIDTH;
                 if whole {
                     self.collide(pairs, &[!0; 3]);
