@@ -215,7 +215,6 @@ pub(super) const VIDEO_CUBE: [u16; 153] = {
 };
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use crate::games::by_name;
