@@ -24,14 +24,20 @@ const STEPS: u32 = 3000;
 /// Microseconds this process has been on a processor: fair on a busy machine.
 fn on_cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    let nanoseconds: f64 = text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0);
+    let nanoseconds: f64 = text
+        .split(' ')
+        .next()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0.0);
     nanoseconds / 1e3
 }
 
 #[expect(clippy::print_stdout, reason = "this is a command")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let folder = arguments.next().ok_or("usage: bench_steps ROM_FOLDER [GAME...]")?;
+    let folder = arguments
+        .next()
+        .ok_or("usage: bench_steps ROM_FOLDER [GAME...]")?;
     let mut games: Vec<String> = arguments.collect();
     if games.is_empty() {
         games = GAMES.map(str::to_owned).to_vec();
@@ -68,6 +74,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             1e6 / seeing,
             seeing - blind,
             blind / 4.0
+        );
+        let start = on_cpu();
+        for _ in 0..100 * STEPS {
+            let saved = ale.save();
+            ale.restore(&saved);
+        }
+        println!(
+            "{:20} {:7.2} us to save and restore a state of {} bytes",
+            "",
+            (on_cpu() - start) / f64::from(100 * STEPS),
+            size_of::<starling_atari::ale::SavedGame>()
         );
     }
     Ok(())

@@ -10,7 +10,9 @@ use starling_atari::verify::{Trace, verify};
 #[expect(clippy::print_stdout, reason = "this is a command")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let roms = arguments.next().ok_or("usage: verify ROM_FOLDER TRACE...")?;
+    let roms = arguments
+        .next()
+        .ok_or("usage: verify ROM_FOLDER TRACE...")?;
     let (mut equal, mut all) = (0, 0);
     for path in arguments {
         let trace = Trace::parse(&std::fs::read(&path)?)?;

@@ -84,13 +84,17 @@ impl Ale {
     /// Loads a cartridge and resets the environment once, as `loadROM` does. `seed` starts the
     /// stream of sticky actions.
     pub fn new(rom: Arc<Rom>, seed: u32) -> Result<Self, AleError> {
-        let game = games::by_md5(rom.md5())
-            .ok_or_else(|| AleError::UnknownGame(rom.md5().to_owned()))?;
+        let game =
+            games::by_md5(rom.md5()).ok_or_else(|| AleError::UnknownGame(rom.md5().to_owned()))?;
         let mut ale = Self {
             console: Console::new(rom),
             play: Play {
                 rules: Rules::new(game),
-                outcome: Outcome { reward: 0, terminal: false, lives: 0 },
+                outcome: Outcome {
+                    reward: 0,
+                    terminal: false,
+                    lives: 0,
+                },
                 random: Mt19937::new(seed),
                 last: [Action::NOOP; 2],
                 mode: game.modes.first().copied().unwrap_or(0),
@@ -156,7 +160,11 @@ impl Ale {
         let game = self.game();
         if !game.difficulties.contains(&difficulty) {
             let (game, difficulties) = (game.name, game.difficulties);
-            return Err(AleError::UnknownDifficulty { game, difficulty, difficulties });
+            return Err(AleError::UnknownDifficulty {
+                game,
+                difficulty,
+                difficulties,
+            });
         }
         self.play.difficulty = difficulty;
         Ok(())
@@ -185,7 +193,10 @@ impl Ale {
             self.hold(Action::new(*code).unwrap_or(Action::NOOP), *frames);
             self.console.inputs().switches(false, false);
         }
-        self.play.outcome = Outcome { reward: 0, ..self.play.rules.outcome() };
+        self.play.outcome = Outcome {
+            reward: 0,
+            ..self.play.rules.outcome()
+        };
     }
 
     /// Plays one frame. After the end of an episode nothing happens until a reset.

@@ -68,7 +68,11 @@ impl Rom {
             10240..=10495 => Mapper::Dpc,
             other => return Err(RomError::Size(other)),
         };
-        let program = if mapper == Mapper::Dpc { &bytes[..8192] } else { bytes };
+        let program = if mapper == Mapper::Dpc {
+            &bytes[..8192]
+        } else {
+            bytes
+        };
         let mut image = Box::new([0; IMAGE]);
         for chunk in image.chunks_exact_mut(program.len()) {
             chunk.copy_from_slice(program);
@@ -237,10 +241,8 @@ impl Cartridge {
                 let bank = if address & 0x2000 == 0 { 4096 } else { 0 };
                 return rom.byte(bank + usize::from(low));
             }
-            Mapper::F8Sc | Mapper::F6Sc if low < 0x100 => {
-                if low >= 0x80 {
-                    return self.memory[usize::from(low & 0x7F)];
-                }
+            Mapper::F8Sc | Mapper::F6Sc if (0x80..0x100).contains(&low) => {
+                return self.memory[usize::from(low & 0x7F)];
             }
             Mapper::Dpc if low < 0x40 => {
                 if let Some(graphics) = &rom.graphics {
@@ -311,10 +313,10 @@ fn mapper_of_8k(bytes: &[u8]) -> Mapper {
     Mapper::F8
 }
 
-/// Whether every bank leaves its first 256 bytes to extra memory: an image dumped from such a
-/// cartridge holds the same filling in the write window and in the read window.
+/// Whether every bank leaves its first 256 bytes to extra memory: there is nothing but one filling
+/// byte in the image then.
 fn has_memory_window(bytes: &[u8]) -> bool {
     bytes
         .chunks_exact(4096)
-        .all(|bank| bank[..128] == bank[128..256])
+        .all(|bank| bank[..256].iter().all(|byte| *byte == bank[0]))
 }

@@ -200,7 +200,11 @@ impl Console {
                 long_frames += 1;
             }
         }
-        if long_frames >= 15 { Format::Pal } else { Format::Ntsc }
+        if long_frames >= 15 {
+            Format::Pal
+        } else {
+            Format::Ntsc
+        }
     }
 }
 

@@ -102,7 +102,8 @@ impl Inputs {
         Self {
             sticks: [0x0F; 2],
             fires: [false; 2],
-            paddles: (properties.controller == Controller::Paddles).then(|| [middle.clone(), middle]),
+            paddles: (properties.controller == Controller::Paddles)
+                .then(|| [middle.clone(), middle]),
             swapped: properties.swapped,
             right_paddles: properties.right_paddles,
             paddle_limit: MOST_RESISTANCE,
@@ -168,7 +169,11 @@ impl Inputs {
             None => self.sticks[0] << 4 | self.sticks[1],
             Some(_) => {
                 let mut pins = 0xFF;
-                let (first, second) = if self.swapped { (0x40, 0x80) } else { (0x80, 0x40) };
+                let (first, second) = if self.swapped {
+                    (0x40, 0x80)
+                } else {
+                    (0x80, 0x40)
+                };
                 if self.fires[0] {
                     pins &= !first;
                 }

@@ -11,26 +11,26 @@ use crate::riot::Poll;
 
 /// The registers between two runs of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Registers {
+pub(crate) struct Registers {
     /// The accumulator.
-    pub a: u8,
+    pub(crate) a: u8,
     /// Index X.
-    pub x: u8,
+    pub(crate) x: u8,
     /// Index Y.
-    pub y: u8,
+    pub(crate) y: u8,
     /// The stack pointer.
-    pub s: u8,
+    pub(crate) s: u8,
     /// The status flags, as `PHP` would push them without its B bit.
-    pub p: u8,
+    pub(crate) p: u8,
     /// The program counter: all 16 bits, though only 13 leave the chip.
-    pub pc: u16,
+    pub(crate) pc: u16,
     /// Whether an opcode that no program can leave has stopped the processor.
-    pub jammed: bool,
+    pub(crate) jammed: bool,
 }
 
 impl Registers {
     /// The registers after a reset that starts at `pc`.
-    pub fn new(pc: u16) -> Self {
+    pub(crate) fn new(pc: u16) -> Self {
         Self {
             a: 0,
             x: 0,
@@ -134,10 +134,14 @@ macro_rules! address {
         $core.indexed(base, $core.y)
     }};
     ($core:ident, $bus:ident, absxw) => {
-        $core.fetch_word::<AHEAD>($bus).wrapping_add(u16::from($core.x))
+        $core
+            .fetch_word::<AHEAD>($bus)
+            .wrapping_add(u16::from($core.x))
     };
     ($core:ident, $bus:ident, absyw) => {
-        $core.fetch_word::<AHEAD>($bus).wrapping_add(u16::from($core.y))
+        $core
+            .fetch_word::<AHEAD>($bus)
+            .wrapping_add(u16::from($core.y))
     };
     ($core:ident, $bus:ident, indx) => {{
         let pointer = $core.fetch::<AHEAD>($bus).wrapping_add($core.x);
@@ -150,7 +154,9 @@ macro_rules! address {
     }};
     ($core:ident, $bus:ident, indyw) => {{
         let pointer = $core.fetch::<AHEAD>($bus);
-        $core.pointer($bus, pointer).wrapping_add(u16::from($core.y))
+        $core
+            .pointer($bus, pointer)
+            .wrapping_add(u16::from($core.y))
     }};
 }
 
@@ -237,6 +243,7 @@ impl Core {
         self
     }
 
+    #[rustfmt::skip]
     #[inline(always)]
     fn step<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>, opcode: u8) {
         match opcode {
@@ -464,6 +471,7 @@ impl Core {
     }
 
     /// The opcodes that no manual lists.
+    #[rustfmt::skip]
     #[inline(always)]
     fn undocumented<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>, opcode: u8) {
         match opcode {
@@ -723,7 +731,11 @@ impl Core {
         if taken {
             let target = self.pc.wrapping_add_signed(i16::from(offset));
             self.polls = AHEAD && offset == -5;
-            self.cycle += if (target ^ self.pc) & 0xFF00 == 0 { 1 } else { 2 };
+            self.cycle += if (target ^ self.pc) & 0xFF00 == 0 {
+                1
+            } else {
+                2
+            };
             self.pc = target;
         }
     }
@@ -732,7 +744,14 @@ impl Core {
     /// that cannot end it are counted instead of run. At least one turn is left to run, so that
     /// registers and flags come out right.
     #[inline(never)]
-    fn skipped_polls(bus: &Bus<'_>, region: Region, pc: u16, cycle: i64, left: u32, poll: Poll) -> (i64, u32) {
+    fn skipped_polls(
+        bus: &Bus<'_>,
+        region: Region,
+        pc: u16,
+        cycle: i64,
+        left: u32,
+        poll: Poll,
+    ) -> (i64, u32) {
         let offset = pc.wrapping_sub(region.start);
         if u32::from(offset) + 5 > u32::from(region.length) {
             return (0, 0);
@@ -749,7 +768,9 @@ impl Core {
         if until <= first_read {
             return (0, 0);
         }
-        let turns = ((until - first_read + turn - 1) / turn).min(i64::from(left / 2) - 1).max(0);
+        let turns = ((until - first_read + turn - 1) / turn)
+            .min(i64::from(left / 2) - 1)
+            .max(0);
         (turns * turn, 2 * turns as u32)
     }
 
@@ -953,5 +974,5 @@ fn from_decimal(byte: u8) -> u16 {
 /// The last two decimal digits of a number.
 fn to_decimal(number: u16) -> u8 {
     let number = number % 100;
-    ((number / 10) << 4 | number % 10) as u8
+    (((number / 10) << 4) | (number % 10)) as u8
 }

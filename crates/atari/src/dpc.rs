@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// The chip's registers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dpc {
+pub(crate) struct Dpc {
     tops: [u8; 8],
     bottoms: [u8; 8],
     counters: [u16; 8],
@@ -29,7 +29,7 @@ const PER_CYCLE: u64 = 60_000;
 
 impl Dpc {
     /// A chip at power-up.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             tops: [0; 8],
             bottoms: [0; 8],
@@ -43,12 +43,12 @@ impl Dpc {
     }
 
     /// Moves the origin of the cycle count forward by `cycles`.
-    pub fn rebase(&mut self, cycles: i64) {
+    pub(crate) fn rebase(&mut self, cycles: i64) {
         self.voices_at = self.voices_at.saturating_sub(cycles);
     }
 
     /// Reads one of the 64 read addresses.
-    pub fn read(&mut self, low: u16, graphics: &[u8; 2048], now: i64) -> u8 {
+    pub(crate) fn read(&mut self, low: u16, graphics: &[u8; 2048], now: i64) -> u8 {
         let index = usize::from(low & 7);
         let function = (low >> 3) & 7;
         self.update_flag(index);
@@ -67,7 +67,7 @@ impl Dpc {
     }
 
     /// Writes one of the 64 write addresses.
-    pub fn write(&mut self, low: u16, value: u8, now: i64) {
+    pub(crate) fn write(&mut self, low: u16, value: u8, now: i64) {
         let index = usize::from(low & 7);
         match (low >> 3) & 7 {
             0 => {
@@ -85,8 +85,7 @@ impl Dpc {
                 self.counters[index] = (self.counters[index] & 0x700) | u16::from(start);
             }
             3 => {
-                self.counters[index] =
-                    (self.counters[index] & 0xFF) | (u16::from(value & 7) << 8);
+                self.counters[index] = (self.counters[index] & 0xFF) | (u16::from(value & 7) << 8);
                 if index >= 5 {
                     self.voices(now);
                     self.music[index - 5] = value & 0x10 != 0;
@@ -112,9 +111,9 @@ impl Dpc {
 
     /// Steps the random number, as every access to the chip does: the exclusive-nor of four of
     /// the shift register's bits comes in.
-    pub fn step_random(&mut self) {
+    pub(crate) fn step_random(&mut self) {
         let taps = self.random & 0b1011_1000;
-        let bit = u8::from(taps.count_ones() % 2 == 0);
+        let bit = u8::from(taps.count_ones().is_multiple_of(2));
         self.random = (self.random << 1) | bit;
     }
 

@@ -23,8 +23,6 @@ struct Frame {
     /// What was on the screen before the beam came by: only kept where the beam did not come by
     /// everywhere.
     beneath: Option<Box<[u8]>>,
-    /// From which row on the picture is greyed, for its frame did not end in time.
-    grey_from: Option<usize>,
 }
 
 impl Frame {
@@ -34,7 +32,6 @@ impl Frame {
             writes: Vec::with_capacity(2048),
             end: start.clock(),
             beneath: None,
-            grey_from: None,
         }
     }
 
@@ -114,7 +111,6 @@ impl Frames {
             frame.writes.clear();
             frame.end = start.clock();
             frame.beneath = None;
-            frame.grey_from = None;
         }
     }
 
@@ -126,7 +122,6 @@ impl Frames {
         frame.writes.clear();
         frame.end = start.clock();
         frame.beneath = None;
-        frame.grey_from = None;
     }
 
     /// Notes how far the beam came.
@@ -145,7 +140,11 @@ impl Frames {
 
     /// Draws the last frame, or the one before it.
     pub(crate) fn screen(&self, before: bool, shades: &[u8; 256], pixels: &mut [u8]) {
-        let index = if before { self.running + 2 } else { self.running };
+        let index = if before {
+            self.running + 2
+        } else {
+            self.running
+        };
         self.frames[index % 3].draw(shades, pixels);
     }
 }

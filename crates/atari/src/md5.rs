@@ -1,7 +1,7 @@
 //! MD5, by which cartridges are known everywhere.
 
 /// The md5 of some bytes in lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut message = bytes.to_vec();
     message.push(0x80);
     while message.len() % 64 != 56 {
@@ -62,7 +62,8 @@ mod tests {
     fn the_examples_of_rfc_1321_hold() {
         assert_eq!(hex(b""), "d41d8cd98f00b204e9800998ecf8427e");
         assert_eq!(hex(b"abc"), "900150983cd24fb0d6963f7d28e17f72");
-        let digits = b"12345678901234567890123456789012345678901234567890123456789012345678901234567890";
+        let digits =
+            b"12345678901234567890123456789012345678901234567890123456789012345678901234567890";
         assert_eq!(hex(digits), "57edf4a22be3c955ac49da2e2107b67a");
     }
 }

@@ -83,7 +83,11 @@ fn cells(length: usize) -> Vec<Cell> {
                 *weight = (overlap / common) as u16;
                 *fraction = fraction_of(cell, first + offset, scale);
             }
-            Cell { first, weights, fractions }
+            Cell {
+                first,
+                weights,
+                fractions,
+            }
         })
         .collect()
 }
@@ -95,7 +99,11 @@ fn fraction_of(cell: usize, pixel: usize, scale: f64) -> f32 {
     let (whole_start, whole_end) = (start.ceil(), end.floor());
     let pixel = pixel as f64;
     if pixel < whole_start {
-        if whole_start - start > 1e-3 { ((whole_start - start) / scale) as f32 } else { 0.0 }
+        if whole_start - start > 1e-3 {
+            ((whole_start - start) / scale) as f32
+        } else {
+            0.0
+        }
     } else if pixel < whole_end {
         (1.0 / scale) as f32
     } else if pixel == whole_end && end - whole_end > 1e-3 {
@@ -106,12 +114,18 @@ fn fraction_of(cell: usize, pixel: usize, scale: f64) -> f32 {
 }
 
 fn gcd(first: usize, second: usize) -> usize {
-    if second == 0 { first } else { gcd(second, first % second) }
+    if second == 0 {
+        first
+    } else {
+        gcd(second, first % second)
+    }
 }
 
 fn resize(gray: &[u8], rows: &[Cell], columns: &[Cell], square: &mut [u8]) {
     let total = |cells: &[Cell]| -> u32 {
-        cells.first().map_or(1, |cell| cell.weights.iter().map(|weight| u32::from(*weight)).sum())
+        cells.first().map_or(1, |cell| {
+            cell.weights.iter().map(|weight| u32::from(*weight)).sum()
+        })
     };
     let sum = total(rows) * total(columns);
     // Division by the sum as a multiplication: exact below 2^40 / sum, which no weighed sum nears.
@@ -125,7 +139,9 @@ fn resize(gray: &[u8], rows: &[Cell], columns: &[Cell], square: &mut [u8]) {
             if *weight == 0 {
                 continue;
             }
-            let Some(line) = gray.get(start..start + COLUMNS) else { continue };
+            let Some(line) = gray.get(start..start + COLUMNS) else {
+                continue;
+            };
             for (slot, pixel) in lines.iter_mut().zip(line) {
                 *slot += u16::from(*pixel) * weight;
             }
@@ -208,7 +224,12 @@ mod tests {
     fn resizing_equals_opencv_byte_for_byte() {
         for (height, seed, mask, expected) in OPENCV {
             let mut square = [0; SIDE * SIDE];
-            resize(&noise(height, seed, mask), &cells(height), &cells(COLUMNS), &mut square);
+            resize(
+                &noise(height, seed, mask),
+                &cells(height),
+                &cells(COLUMNS),
+                &mut square,
+            );
             assert_eq!(crc32(&square), expected, "height {height}, mask {mask:#x}");
         }
     }

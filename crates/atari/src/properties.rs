@@ -91,8 +91,9 @@ const PICTURES: [(&str, u32, Option<u32>); 5] = [
 ];
 
 /// Cartridges whose left edge the reference does not blank: asteroids, battle_zone,
-/// ms_pacman.
-const SMOOTH_EDGES: [&str; 3] = [
+/// darkchambers, ms_pacman.
+const SMOOTH_EDGES: [&str; 4] = [
+    "106855474c69d08c8ffa308d47337269",
     "ccbd36746ed4525821a8083b0d6d2c2c",
     "41f252a66c6301f1e8ab3612c19bc5d4",
     "87e79cd41ce136fd4f72cc6e2c161bee",
@@ -101,7 +102,10 @@ const SMOOTH_EDGES: [&str; 3] = [
 /// Cartridges whose first player has the second paddle or the right stick: pong, surround,
 /// wizard_of_wor.
 const SWAPPED: [&str; 3] = [
-    "4d7517ae69f95cfbc053be01312b7dba", "7e8aa18bc9502eb57daaf5e7c1e94da7", "60e0ea3cbe0913d39803477945e9e5ec"];
+    "4d7517ae69f95cfbc053be01312b7dba",
+    "7e8aa18bc9502eb57daaf5e7c1e94da7",
+    "60e0ea3cbe0913d39803477945e9e5ec",
+];
 
 /// Cartridges with paddles in both ports: pong.
 const RIGHT_PADDLES: [&str; 1] = ["60e0ea3cbe0913d39803477945e9e5ec"];

@@ -47,8 +47,8 @@ impl Mt19937 {
 
     fn refill(&mut self) {
         for index in 0..SIZE {
-            let joined = (self.words[index] & 0x8000_0000)
-                | (self.words[(index + 1) % SIZE] & 0x7FFF_FFFF);
+            let joined =
+                (self.words[index] & 0x8000_0000) | (self.words[(index + 1) % SIZE] & 0x7FFF_FFFF);
             let mut word = self.words[(index + SHIFT) % SIZE] ^ (joined >> 1);
             if joined & 1 != 0 {
                 word ^= 0x9908_B0DF;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The timer and ports of the 6532. Its memory lives beside it in the machine, where the processor
 /// reaches it directly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Riot {
+pub(crate) struct Riot {
     /// What was last written to a timer register.
     timer: u8,
     /// The timer counts down once every `1 << shift` cycles.
@@ -29,7 +29,7 @@ pub(crate) enum Poll {
 
 impl Riot {
     /// A chip whose timer was set by a reset: `timer` units of 64 cycles.
-    pub fn new(timer: u8) -> Self {
+    pub(crate) fn new(timer: u8) -> Self {
         Self {
             timer,
             shift: 6,
@@ -40,7 +40,7 @@ impl Riot {
     }
 
     /// Moves the origin of the cycle count forward by `cycles`.
-    pub fn rebase(&mut self, cycles: i64) {
+    pub(crate) fn rebase(&mut self, cycles: i64) {
         self.set_at = self.set_at.saturating_sub(cycles);
         if let Some(at) = &mut self.read_after_expiry {
             *at = at.saturating_sub(cycles);
@@ -48,7 +48,7 @@ impl Riot {
     }
 
     /// Reads a register at `now`; the ports' pins come from the controllers and switches.
-    pub fn read(&mut self, address: u16, now: i64, port_a: u8, port_b: u8) -> u8 {
+    pub(crate) fn read(&mut self, address: u16, now: i64, port_a: u8, port_b: u8) -> u8 {
         match address & 7 {
             0 => port_a,
             1 => self.direction_a,
@@ -66,7 +66,7 @@ impl Riot {
     }
 
     /// Writes a register at `now`.
-    pub fn write(&mut self, address: u16, value: u8, now: i64) {
+    pub(crate) fn write(&mut self, address: u16, value: u8, now: i64) {
         if address & 0x14 == 0x14 {
             self.timer = value;
             self.shift = [0, 3, 6, 10][usize::from(address & 3)];

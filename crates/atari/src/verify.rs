@@ -103,7 +103,12 @@ impl Trace {
             .map_err(|_| VerifyError::Format("its header is not UTF-8"))?;
         let text = |key: &str| field(header, key).map(|value| value.trim_matches('"').to_owned());
         let missing = || VerifyError::Format("its header lacks a field");
-        let records = records.as_chunks::<16>().0.iter().map(Record::parse).collect();
+        let records = records
+            .as_chunks::<16>()
+            .0
+            .iter()
+            .map(Record::parse)
+            .collect();
         Ok(Self {
             game: text("game").ok_or_else(missing)?,
             md5: text("md5").ok_or_else(missing)?,
@@ -212,7 +217,11 @@ const CRC: [u32; 256] = {
         let mut word = index as u32;
         let mut bit = 0;
         while bit < 8 {
-            word = if word & 1 != 0 { 0xEDB8_8320 ^ (word >> 1) } else { word >> 1 };
+            word = if word & 1 != 0 {
+                0xEDB8_8320 ^ (word >> 1)
+            } else {
+                word >> 1
+            };
             bit += 1;
         }
         table[index] = word;

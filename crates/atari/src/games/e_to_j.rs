@@ -39,7 +39,7 @@ pub(super) const GAMES: [Game; 20] = [
         rule: Rule {
             score: Score::Bcd(&[0x87, 0x88, 0x89], 1),
             lives: byte(0x83, 0),
-            over: &[&[Eq(0x83, 0x00)]],
+            over: &[&[Eq(0x83, 0x00), Ne(0x81, 0x00)]],
             ..PLAIN
         },
     },

@@ -87,7 +87,7 @@ pub(super) const GAMES: [Game; 28] = [
         modes: &[0, 1, 2],
         difficulties: &[0],
         start_lives: 1,
-        starting_actions: &[(1, 1)],
+        starting_actions: &[(1, 1), (0, 1)],
         paddle_limit: 790_196,
         select: pressed(&[0, 1, 2]),
         rule: Rule {

@@ -16,7 +16,7 @@ const BLANK: u32 = 68;
 
 /// Where the beam's pixels go.
 pub(crate) trait Screen {
-    /// Whether pixels are wanted at all; collisions happen either way.
+    /// Whether pixels are wanted; a beam that draws looks for no collisions, for another one does.
     const DRAWS: bool;
     /// The pixels of a row, counted from the top of the picture.
     fn row(&mut self, row: u32) -> Option<&mut [u8]>;
@@ -188,7 +188,9 @@ impl Beam {
     /// need not stop.
     #[inline(always)]
     fn shows<S: Screen>(&self, write: Write) -> bool {
-        let Write { register, value, .. } = write;
+        let Write {
+            register, value, ..
+        } = write;
         match register {
             0x01 => self.vblank != (value & 2 != 0),
             0x04 | 0x05 => {
@@ -197,9 +199,7 @@ impl Beam {
                     || self.skip_first[player]
                     || self.star_shape != StarShape::Plain
             }
-            0x06..=0x09 => {
-                S::DRAWS && self.colours[usize::from(register - 0x06)] != value & 0xFE
-            }
+            0x06..=0x09 => S::DRAWS && self.colours[usize::from(register - 0x06)] != value & 0xFE,
             0x0A => self.control != value || self.reflect != (value & 1 != 0),
             0x0B | 0x0C => self.mirrored[usize::from(register - 0x0B)] != (value & 8 != 0),
             0x0D..=0x0F => {
@@ -275,7 +275,11 @@ impl Beam {
 
     /// Changes a register.
     fn apply<S: Screen>(&mut self, write: Write, clock: u32, screen: &mut S) {
-        let Write { cycle, register, value } = write;
+        let Write {
+            cycle,
+            register,
+            value,
+        } = write;
         let place = clock % LINE_CLOCKS;
         match register {
             0x01 => self.vblank = value & 2 != 0,
@@ -313,12 +317,14 @@ impl Beam {
             0x12 | 0x13 => {
                 let missile = M0 + usize::from(register - 0x12);
                 self.plain_star(missile - M0);
-                self.positions[missile] = self.odd_place(missile, clock)
+                self.positions[missile] = self
+                    .odd_place(missile, clock)
                     .unwrap_or_else(|| reset_position(place, 4, 2));
                 self.touch(missile);
             }
             0x14 => {
-                self.positions[BL] = self.odd_place(BL, clock)
+                self.positions[BL] = self
+                    .odd_place(BL, clock)
                     .unwrap_or_else(|| reset_position(place, 4, 2));
                 self.touch(BL);
             }
@@ -496,7 +502,11 @@ impl Beam {
         let copies = COPIES[size];
         let first = usize::from(self.skip_first[player]);
         for offset in copies.iter().skip(first) {
-            lines::place(&mut line, pattern, u32::from(self.positions[player]) + offset + late);
+            lines::place(
+                &mut line,
+                pattern,
+                u32::from(self.positions[player]) + offset + late,
+            );
         }
         line
     }
@@ -516,14 +526,22 @@ impl Beam {
         }
         let pattern = (1 << (1 << (size >> 4 & 3))) - 1;
         for offset in COPIES[usize::from(size & 7)] {
-            lines::place(&mut line, pattern, u32::from(self.positions[M0 + player]) + offset);
+            lines::place(
+                &mut line,
+                pattern,
+                u32::from(self.positions[M0 + player]) + offset,
+            );
         }
         line
     }
 
     fn ball_line(&self) -> Line {
         let mut line = EMPTY;
-        let on = if self.ball_delayed { self.old_ball_on } else { self.ball_on };
+        let on = if self.ball_delayed {
+            self.old_ball_on
+        } else {
+            self.ball_on
+        };
         if on {
             let pattern = (1 << (1 << (self.control >> 4 & 3))) - 1;
             lines::place(&mut line, pattern, u32::from(self.positions[BL]));
@@ -548,7 +566,7 @@ impl Beam {
             // Collisions latch: a pair that has met once, or whose objects are as they were when
             // they last had a whole line to meet in, need not be looked at.
             let pairs = PAIRS_OF[usize::from(self.live & 63)] & !self.collided;
-            if pairs != 0 && !self.line_known {
+            if !S::DRAWS && pairs != 0 && !self.line_known {
                 let whole = from == 0 && to == WIDTH;
                 if whole {
                     self.collide(pairs, &[!0; 3]);
@@ -559,8 +577,9 @@ impl Beam {
             }
             if S::DRAWS {
                 let black = screen.shade(0);
-                let colours =
-                    self.colours.map(|colour| screen.shade(colour | u8::from(self.faded)));
+                let colours = self
+                    .colours
+                    .map(|colour| screen.shade(colour | u8::from(self.faded)));
                 if let Some(pixels) = screen.row(self.row) {
                     self.paint(pixels, from, to, colours);
                     if self.comb && from < 8 {

@@ -43,13 +43,21 @@ pub(crate) fn place(line: &mut Line, pattern: u64, position: u32) {
 /// The pixels of either line.
 #[inline(always)]
 pub(crate) fn both(first: &Line, second: &Line) -> Line {
-    [first[0] | second[0], first[1] | second[1], first[2] | second[2]]
+    [
+        first[0] | second[0],
+        first[1] | second[1],
+        first[2] | second[2],
+    ]
 }
 
 /// The pixels of both lines at once.
 #[inline(always)]
 pub(crate) fn common(first: &Line, second: &Line) -> Line {
-    [first[0] & second[0], first[1] & second[1], first[2] & second[2]]
+    [
+        first[0] & second[0],
+        first[1] & second[1],
+        first[2] & second[2],
+    ]
 }
 
 /// Gives the pixels of a line inside a span a colour, eight at a time.
@@ -91,7 +99,11 @@ const EXPANDED: [u64; 256] = {
 /// The playfield's 20 bits, each four pixels wide, in both halves of the line.
 pub(crate) fn playfield(bits: u32, reflect: bool) -> Line {
     let left = quadruple(bits);
-    let right = if reflect { quadruple(bits.reverse_bits() >> 12) } else { left };
+    let right = if reflect {
+        quadruple(bits.reverse_bits() >> 12)
+    } else {
+        left
+    };
     [
         left as u64,
         (left >> 64) as u64 | (right << 16) as u64,
