@@ -46,9 +46,13 @@ def link_existing(torch: pathlib.Path, aside: pathlib.Path) -> None:
         sys.exit(f"{torch} is not a torch folder: it has no lib/libtorch_cpu.so or no include/.")
     if not found.exists() or TORCH not in found.read_text():
         sys.exit(f"{torch} is not torch {TORCH}, which this version of Starling is made for.")
-    for library in (torch / "lib").iterdir():
-        if ".so" in library.name and library.name != "libtorch.so":
-            (aside / "lib" / library.name).symlink_to(library)
+    # torch looks for CUDA's libraries relative to the place it is loaded from, which is now our
+    # folder: those that pip installs beside it have to be linked as well.
+    folders = [torch / "lib", *sorted(torch.parent.glob("nvidia/*/lib"))]
+    for library in (library for folder in folders for library in folder.iterdir()):
+        link = aside / "lib" / library.name
+        if ".so" in library.name and library.name != "libtorch.so" and not link.is_symlink():
+            link.symlink_to(library)
     (aside / "include").symlink_to(torch / "include")
     (aside / "source").write_text(f"{torch}\n")
 

@@ -77,13 +77,58 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
             ],
             "algo.capacity_steps is 1",
         ),
+        (
+            &["train", "CartPole-v1", "env.max_episode_steps=0"],
+            "env: max_episode_steps",
+        ),
+        (
+            &["train", "CartPole-v1", "algo.learning_rate=fast"],
+            "allowed: a number, or {start",
+        ),
+        (
+            &["train", "CartPole-v1", "algo.net.hidden=[0]"],
+            "algo.net.hidden is 0",
+        ),
+        (
+            &["train", "CartPole-v1", "algo.optimizer.beta2=2"],
+            "algo.optimizer.beta2 is 2",
+        ),
+        (
+            &["train", "CartPole-v1", "envs=1000000000"],
+            "envs is 1000000000",
+        ),
+        (
+            &["train", "CartPole-v1", "stall_timeout_s=1e30"],
+            "stall_timeout_s",
+        ),
+        (
+            &[
+                "train",
+                "CartPole-v1",
+                "--algo",
+                "dqn",
+                "algo.capacity_steps=1000000000000",
+            ],
+            "what fits into memory",
+        ),
+        (
+            &[
+                "train",
+                "CartPole-v1",
+                "--algo",
+                "a2c",
+                "--preset",
+                "classic/dqn",
+            ],
+            "is not for the algorithm 'a2c'",
+        ),
         (&["train", "Pendulum-v1", "--algo", "dqn"], "discrete"),
         (
             &["train", "CartPole-v1", "--config", "nowhere.yaml"],
             "nowhere.yaml",
         ),
         (&["train"], "no environment was named"),
-        (&["config", "show", "Breakout"], "MinAtar/Breakout-v1"),
+        (&["config", "show", "breakout"], "MinAtar/Breakout-v1"),
         (&["check-env", "Acrobat-v1"], "Acrobot-v1"),
     ] {
         let output = run(folder.path(), args);

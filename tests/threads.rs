@@ -38,6 +38,16 @@ fn lockstep_gives_the_same_weights_every_time() {
     }
 }
 
+/// Actors with different numbers of environments do not get each other's buffers.
+#[test]
+fn environments_need_not_divide_evenly() {
+    train("ppo", &["envs=7", "threads=2", "steps=8000"]);
+    train(
+        "dqn",
+        &["envs=7", "threads=3", "steps=8000", "asynchronous=true"],
+    );
+}
+
 /// The lag between acting and learning is measured: none in lockstep, some without.
 #[test]
 fn asynchronous_actors_lag_and_say_so() {

@@ -11,7 +11,7 @@ use starling_nets::{
 };
 
 use crate::actor_critic::{Model, Prepared, normalized};
-use crate::config::{ConfigError, require};
+use crate::config::{ConfigError, refuse, require, require_schedule};
 use crate::registry::{load_learner, save_learner};
 use crate::{
     Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved, Spaces,
@@ -66,6 +66,8 @@ impl Config {
         require(steps >= 1, "algo.rollout_steps", steps, "at least 1")?;
         let share =
             |key, value: f64| require((0.0..=1.0).contains(&value), key, value, "between 0 and 1");
+        let coefficient =
+            |key, value: f64| require(value.is_finite() && value >= 0.0, key, value, "0 or more");
         share("algo.gamma", self.gamma)?;
         share("algo.gae_lambda", self.gae_lambda)?;
         require(
@@ -74,13 +76,11 @@ impl Config {
             self.clip_norm,
             "over 0",
         )?;
-        match self.learning_rate.problem(0.0, 10.0) {
-            None => Ok(()),
-            Some(allowed) => {
-                let value = format!("{:?}", self.learning_rate);
-                require(false, "algo.learning_rate", value, &allowed)
-            }
-        }
+        coefficient("algo.value_coef", self.value_coef)?;
+        coefficient("algo.entropy_coef", self.entropy_coef)?;
+        require_schedule("algo.learning_rate", &self.learning_rate, 10.0)?;
+        refuse(self.optimizer.problem())?;
+        refuse(self.net.problem())
     }
 }
 
@@ -95,10 +95,8 @@ impl A2c {
     /// Checks the settings against each other and the spaces.
     pub fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         config.check()?;
-        let model = Model::new(&config.net, spaces).map_err(|error| ConfigError::Value {
-            key: "algo.net".into(),
-            value: format!("{:?}", config.net),
-            allowed: error.0,
+        let model = Model::new(&config.net, spaces).map_err(|error| {
+            ConfigError::Misfit(format!("a2c cannot be used here: {}", error.0))
         })?;
         Ok(Self { config, model })
     }
@@ -109,6 +107,10 @@ impl Algorithm for A2c {
         Experience::Rollouts {
             steps: self.config.rollout_steps,
         }
+    }
+
+    fn discount(&self) -> f64 {
+        self.config.gamma
     }
 
     fn policy(&self, device: Device) -> Box<dyn Policy> {

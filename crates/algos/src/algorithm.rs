@@ -15,6 +15,9 @@ pub trait Algorithm: Send + Sync {
     /// What it wants to be fed.
     fn experience(&self) -> Experience;
 
+    /// How much less the next step counts (γ).
+    fn discount(&self) -> f64;
+
     /// A policy on the given device, still without weights: the engine loads them.
     fn policy(&self, device: Device) -> Box<dyn Policy>;
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use starling_nets::Schedule;
 
 /// Settings that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,6 +18,9 @@ pub enum ConfigError {
         /// What may be given.
         allowed: String,
     },
+    /// Settings that are fine by themselves, but not together.
+    #[error("{0}")]
+    Misfit(String),
     /// A key that does not exist.
     #[error("there is no setting called '{key}'{}", did_you_mean(.nearest))]
     Unknown {
@@ -77,11 +81,42 @@ pub fn require(
     })
 }
 
-/// serde says `invalid type: string "x", expected f64`: only the second half is news.
+/// serde says `invalid type: string "x", expected f64`: only the second half is news, in words
+/// that do not need Rust.
 fn allowed(message: &str) -> String {
-    match message.split_once("expected ") {
-        Some((_, expected)) => expected.trim_start_matches("one of ").to_owned(),
-        None => message.to_owned(),
+    let expected = match message.split_once("expected ") {
+        Some((_, expected)) => expected.trim_start_matches("one of "),
+        None => message,
+    };
+    match expected {
+        "u64" | "usize" | "u32" => "a whole number, 0 or more".into(),
+        "f64" | "f32" => "a number".into(),
+        "a boolean" => "true or false".into(),
+        "a sequence" => "a list, such as [64, 64]".into(),
+        other if other.starts_with("struct ") => "a table of settings".into(),
+        other => other.to_owned(),
+    }
+}
+
+/// Refuses the first of some settings that is out of range.
+pub(crate) fn refuse(
+    problem: Option<(&'static str, String, &'static str)>,
+) -> Result<(), ConfigError> {
+    match problem {
+        None => Ok(()),
+        Some((key, value, allowed)) => require(false, &format!("algo.{key}"), value, allowed),
+    }
+}
+
+/// Refuses a schedule that leaves a range.
+pub(crate) fn require_schedule(
+    key: &str,
+    schedule: &Schedule,
+    high: f64,
+) -> Result<(), ConfigError> {
+    match schedule.problem(0.0, high) {
+        None => Ok(()),
+        Some(allowed) => require(false, key, schedule, &allowed),
     }
 }
 
@@ -155,7 +190,7 @@ mod tests {
         );
         assert_eq!(
             message(json!({"net": {"hidden": "big"}})),
-            "algo.net.hidden is \"big\"; allowed: usize"
+            "algo.net.hidden is \"big\"; allowed: a whole number, 0 or more"
         );
     }
 

@@ -17,7 +17,7 @@ use starling_nets::{
 use starling_replay::{PriorityConfig, RateConfig, ReplayConfig, TransitionBatch};
 use starling_tree::{Array, Spec, Tree};
 
-use crate::config::{ConfigError, require};
+use crate::config::{ConfigError, refuse, require, require_schedule};
 use crate::ops::linear_decay;
 use crate::registry::{load_learner, save_learner};
 use crate::{
@@ -128,15 +128,12 @@ impl Config {
         over_zero("algo.replay_ratio", self.replay_ratio)?;
         over_zero("algo.clip_norm", self.clip_norm)?;
         over_zero("algo.huber_delta", self.huber_delta.unwrap_or(1.0))?;
-        for (key, schedule, high) in [
-            ("algo.learning_rate", &self.learning_rate, 10.0),
-            ("algo.priority_beta", &self.priority_beta, 1.0),
-        ] {
-            if let Some(allowed) = schedule.problem(0.0, high) {
-                require(false, key, format!("{schedule:?}"), &allowed)?;
-            }
-        }
-        Ok(())
+        let ratio = self.replay_ratio;
+        require(ratio <= 1e6, "algo.replay_ratio", ratio, "at most 1000000")?;
+        require_schedule("algo.learning_rate", &self.learning_rate, 10.0)?;
+        require_schedule("algo.priority_beta", &self.priority_beta, 1.0)?;
+        refuse(self.optimizer.problem())?;
+        refuse(self.net.problem())
     }
 }
 
@@ -159,10 +156,8 @@ impl Dqn {
             &spaces.observation,
             &spaces.action,
         );
-        let net = net.map_err(|error| ConfigError::Value {
-            key: "algo.net".into(),
-            value: format!("{:?}", config.net),
-            allowed: error.0,
+        let net = net.map_err(|error| {
+            ConfigError::Misfit(format!("dqn cannot be used here: {}", error.0))
         })?;
         require(
             config.net.lstm == 0,
@@ -198,6 +193,10 @@ impl Algorithm for Dqn {
             batch_size: config.batch_size,
             beta: config.priority_beta,
         }))
+    }
+
+    fn discount(&self) -> f64 {
+        self.config.gamma
     }
 
     fn policy(&self, device: Device) -> Box<dyn Policy> {

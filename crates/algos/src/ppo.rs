@@ -17,7 +17,7 @@ use starling_nets::{
 };
 
 use crate::actor_critic::{Model, Prepared, normalized};
-use crate::config::{ConfigError, require};
+use crate::config::{ConfigError, refuse, require, require_schedule};
 use crate::registry::{load_learner, save_learner};
 use crate::{
     Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved, Spaces,
@@ -86,6 +86,8 @@ impl Config {
         at_least_one("algo.minibatches", self.minibatches)?;
         let share =
             |key, value: f64| require((0.0..=1.0).contains(&value), key, value, "between 0 and 1");
+        let coefficient =
+            |key, value: f64| require(value.is_finite() && value >= 0.0, key, value, "0 or more");
         share("algo.gamma", self.gamma)?;
         share("algo.gae_lambda", self.gae_lambda)?;
         require(
@@ -94,15 +96,13 @@ impl Config {
             self.clip_norm,
             "over 0",
         )?;
-        for (key, schedule) in [
-            ("algo.learning_rate", &self.learning_rate),
-            ("algo.ratio_clip", &self.ratio_clip),
-        ] {
-            if let Some(allowed) = schedule.problem(0.0, 10.0) {
-                require(false, key, format!("{schedule:?}"), &allowed)?;
-            }
-        }
-        Ok(())
+        coefficient("algo.value_coef", self.value_coef)?;
+        coefficient("algo.entropy_coef", self.entropy_coef)?;
+        coefficient("algo.value_clip", self.value_clip.unwrap_or(0.0))?;
+        require_schedule("algo.learning_rate", &self.learning_rate, 10.0)?;
+        require_schedule("algo.ratio_clip", &self.ratio_clip, 10.0)?;
+        refuse(self.optimizer.problem())?;
+        refuse(self.net.problem())
     }
 }
 
@@ -117,10 +117,8 @@ impl Ppo {
     /// Checks the settings against each other and the spaces.
     pub fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         config.check()?;
-        let model = Model::new(&config.net, spaces).map_err(|error| ConfigError::Value {
-            key: "algo.net".into(),
-            value: format!("{:?}", config.net),
-            allowed: error.0,
+        let model = Model::new(&config.net, spaces).map_err(|error| {
+            ConfigError::Misfit(format!("ppo cannot be used here: {}", error.0))
         })?;
         Ok(Self { config, model })
     }
@@ -131,6 +129,10 @@ impl Algorithm for Ppo {
         Experience::Rollouts {
             steps: self.config.rollout_steps,
         }
+    }
+
+    fn discount(&self) -> f64 {
+        self.config.gamma
     }
 
     fn policy(&self, device: Device) -> Box<dyn Policy> {
@@ -261,7 +263,7 @@ impl Learner for PpoLearner {
             for indices in order.chunks(minibatch) {
                 let part = whole.select(indices, recurrent);
                 let output = part.forward(&self.model, &self.params);
-                let advantages = match config.normalize_advantage && indices.len() > 1 {
+                let advantages = match config.normalize_advantage && part.advantages.numel() > 1 {
                     true => normalized(&part.advantages),
                     false => part.advantages.shallow_clone(),
                 };

@@ -65,6 +65,14 @@ pub enum SettingsError {
         /// Existing names.
         nearest: String,
     },
+    /// A preset of another algorithm.
+    #[error("the preset '{preset}' is not for the algorithm '{algo}'")]
+    PresetOf {
+        /// The preset.
+        preset: String,
+        /// The algorithm that was asked for.
+        algo: String,
+    },
     /// Nobody said which environment.
     #[error("no environment was named; `starling list envs` shows them")]
     NoEnv,
@@ -98,7 +106,23 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         given.next().map(str::to_owned)
     };
     let env = named("env", "id").ok_or(SettingsError::NoEnv)?;
-    let algo = named("algo", "name").unwrap_or_else(|| "ppo".to_owned());
+    let preset_algo = request
+        .preset
+        .as_deref()
+        .and_then(|name| name.split_once('/'));
+    let usual = preset_algo.map_or("ppo", |(_, algo)| algo);
+    if let Some(name) = request.preset.as_deref().filter(|name| *name != "none") {
+        presets::find(name)?;
+    }
+    let algo = named("algo", "name").unwrap_or_else(|| usual.to_owned());
+    if let (Some(preset), Some((_, made_for))) = (&request.preset, preset_algo)
+        && made_for != algo
+    {
+        return Err(SettingsError::PresetOf {
+            preset: preset.clone(),
+            algo,
+        });
+    }
     let spec = starling_envs::registry::find(&env).map_err(EngineError::from)?;
     // A game's bare name becomes its id, by which the run is known from here on.
     let (env, family) = (spec.id, spec.family);

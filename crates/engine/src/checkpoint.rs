@@ -40,12 +40,22 @@ pub(crate) struct Tally {
     pub(crate) new_episodes: u64,
     /// Returns of the last 100 episodes.
     pub(crate) returns: Window,
+    /// Discounted returns of the last 100 episodes.
+    pub(crate) discounted_returns: Window,
     /// Lengths of the last 100 episodes.
     pub(crate) lengths: Window,
     /// Steps with a reward, of the last 100 episodes.
     pub(crate) nonzero_rewards: Window,
-    /// Mean return of the last evaluation.
-    pub(crate) last_eval: Option<f64>,
+    /// Step and mean return of the last evaluation.
+    pub(crate) last_eval: Option<(u64, f64)>,
+    /// Mean return of the best evaluation.
+    pub(crate) best_eval: Option<f64>,
+    /// Steps and episodes of evaluations since the last row of metrics.
+    pub(crate) eval_steps: f64,
+    /// See `eval_steps`.
+    pub(crate) eval_episodes: f64,
+    /// Samples drawn from the replay and steps inserted by the last row of metrics.
+    pub(crate) replay_counts: (u64, u64),
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -58,7 +58,8 @@ impl Actor {
         decorrelate_steps: u64,
     ) -> Result<Self, EnvError> {
         let first = place.first_env as u64;
-        let envs = VecEnv::new(spec, options, place.envs, seed, "env", first)?;
+        let mut envs = VecEnv::new(spec, options, place.envs, seed, "env", first)?;
+        envs.set_discount(algorithm.discount());
         let steps = match algorithm.experience() {
             Experience::Rollouts { steps } => steps,
             Experience::Transitions(needs) => needs.steps,
@@ -211,6 +212,11 @@ impl Actor {
         self.started = snapshot.started;
         if self.started {
             self.envs.restore(&snapshot.envs, &mut self.rollout)?;
+            for b in snapshot.envs.restarted() {
+                for (_, array) in self.state.leaves_mut() {
+                    array.at_mut(&[b]).bytes.fill(0);
+                }
+            }
             // Restoring writes row 0; the next rollout is carried over from the last row.
             for (_, array) in self.rollout.obs.leaves_mut() {
                 copy_row(array, 0, last);

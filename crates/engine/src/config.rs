@@ -200,13 +200,42 @@ impl RunConfig {
 
     fn check(&self) -> Result<(), EngineError> {
         let s = &self.settings;
-        if let Experience::Transitions(needs) = self.algorithm()?.experience() {
-            needs.replay.validate(s.envs).map_err(in_algo)?;
-            RateLimiter::new(needs.rate).map_err(in_algo)?;
+        let between = |key, value: u64, low: u64, high: u64| {
+            let allowed = format!("between {low} and {high}");
+            require((low..=high).contains(&value), key, value, &allowed)
+        };
+        between("envs", s.envs as u64, 1, 100_000)?;
+        between("torch_threads", s.torch_threads as u64, 0, 1024)?;
+        let patience = s.stall_timeout_s;
+        let good = patience > 0.0 && patience <= 1e6;
+        require(
+            good,
+            "stall_timeout_s",
+            patience,
+            "over 0 and at most 1000000",
+        )?;
+        let env = self.env_spec()?.make(&self.env);
+        let env = env.map_err(|error| ConfigError::Misfit(format!("env: {error}")))?;
+        let step = env.observation_space().spec().item_bytes();
+        let algorithm = (self.algo_spec()?.build)(&self.algo, &spaces_of(&*env))?;
+        match algorithm.experience() {
+            Experience::Rollouts { steps } => {
+                fits("algo.rollout_steps", steps, step.saturating_mul(s.envs))?;
+            }
+            Experience::Transitions(needs) => {
+                needs.replay.validate(s.envs).map_err(in_algo)?;
+                fits("algo.capacity_steps", needs.replay.capacity_steps, step)?;
+                fits(
+                    "algo.rollout_steps",
+                    needs.steps,
+                    step.saturating_mul(s.envs),
+                )?;
+                RateLimiter::new(needs.rate).map_err(in_algo)?;
+            }
         }
         s.device.resolve()?;
         require(s.steps >= 1, "steps", s.steps, "at least 1")?;
-        require(s.envs >= 1, "envs", s.envs, "at least 1")?;
+
         let fits = s.threads <= s.envs;
         require(
             fits,
@@ -224,8 +253,7 @@ impl RunConfig {
         require(episodes >= 1, "eval.episodes", episodes, "at least 1")?;
         let keep = s.checkpoint.keep_last;
         require(keep >= 1, "checkpoint.keep_last", keep, "at least 1")?;
-        let patience = s.stall_timeout_s;
-        require(patience > 0.0, "stall_timeout_s", patience, "over 0")?;
+
         let serial = s.mode == Mode::Serial;
         require(
             !(serial && s.asynchronous),
@@ -235,6 +263,28 @@ impl RunConfig {
         )?;
         Ok(())
     }
+}
+
+/// Refuses a number of rows that this machine's memory cannot hold.
+fn fits(key: &str, rows: usize, row_bytes: usize) -> Result<(), ConfigError> {
+    let Some(memory) = memory_bytes() else {
+        return Ok(());
+    };
+    let wanted = rows.saturating_mul(row_bytes.max(1));
+    let allowed = format!(
+        "what fits into memory: it would take {:.1} GB of {:.1}",
+        wanted as f64 / 1e9,
+        memory as f64 / 1e9
+    );
+    require(wanted <= memory, key, rows, &allowed)
+}
+
+/// Memory of this machine, where the system says how much.
+fn memory_bytes() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kilobytes: usize = line.split_whitespace().nth(1)?.parse().ok()?;
+    kilobytes.checked_mul(1024)
 }
 
 /// The replay's settings stand among the algorithm's.

@@ -38,12 +38,23 @@ pub enum EngineError {
     /// The replay refused something.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// Rollouts of one round that do not belong together.
+    #[error("the actors' rollouts have different columns or numbers of steps")]
+    Rollouts,
     /// Actors and learner lost each other.
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// Files of the run could not be written or read.
     #[error(transparent)]
     Record(#[from] starling_record::Error),
+    /// A checkpoint could not be written.
+    #[error("the checkpoint of step {step} could not be written: {reason}")]
+    Save {
+        /// Steps of all environments.
+        step: u64,
+        /// Why.
+        reason: String,
+    },
     /// A checkpoint is whole, but does not fit.
     #[error("the checkpoint {path} cannot be used: {reason}", path = path.display())]
     Checkpoint {
@@ -62,7 +73,7 @@ impl From<ShapeMismatch> for EngineError {
     }
 }
 
-/// Something wrong with what a checkpoint holds.
+/// Why a checkpoint cannot be written or used.
 #[derive(Debug)]
 pub(crate) struct Unusable(pub(crate) String);
 

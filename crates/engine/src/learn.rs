@@ -11,6 +11,9 @@ use starling_tree::Tree;
 
 use crate::EngineError;
 
+/// Updates in one round at most.
+const MOST_UPDATES: usize = 1000;
+
 /// A learner with what feeds it.
 pub(crate) struct Pupil {
     pub(crate) learner: Box<dyn Learner>,
@@ -111,13 +114,10 @@ impl Pupil {
         let whole = match parts.as_slice() {
             [] => return Ok(()),
             [single] => *single,
-            several => match Rollout::side_by_side(several) {
-                Some(whole) => {
-                    joined = whole;
-                    &joined
-                }
-                None => several[0],
-            },
+            several => {
+                joined = Rollout::side_by_side(several).ok_or(EngineError::Rollouts)?;
+                &joined
+            }
         };
         let report = self.learner.update(Batch::Rollout(whole), progress);
         let report = report.map_err(|source| EngineError::Learn {
@@ -139,9 +139,14 @@ impl Pupil {
         for (first_env, rollout) in rollouts {
             feed.insert(rollout, *first_env)?;
         }
-        while let Feed::Replay(feed) = &mut self.feed
-            && feed.may_learn()
-        {
+        // Not for ever: between rounds the run looks whether it should end.
+        for _ in 0..MOST_UPDATES {
+            let Feed::Replay(feed) = &mut self.feed else {
+                break;
+            };
+            if !feed.may_learn() {
+                break;
+            }
             let (replay, batch) = (&mut feed.replay, &mut feed.batch);
             let beta = feed.needs.beta.at(progress.fraction());
             replay.sample_into(batch, beta, &mut feed.rng)?;
@@ -182,9 +187,9 @@ impl ReplayFeed {
         Ok(())
     }
 
-    /// Samples drawn for each inserted step so far.
-    pub(crate) fn ratio(&self) -> f64 {
-        self.limiter.drawn_samples() as f64 / (self.limiter.inserted_steps() as f64).max(1.0)
+    /// Samples drawn and steps inserted so far.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.limiter.drawn_samples(), self.limiter.inserted_steps())
     }
 }
 

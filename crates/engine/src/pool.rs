@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Actor, EngineError, InProcess, Parcel, Transport, TransportError, Weights};
 
@@ -27,9 +27,10 @@ impl Pool {
         lockstep: bool,
         patience: Duration,
         weights: Weights,
+        env_steps: u64,
     ) -> Result<Self, EngineError> {
         let transport = Arc::new(InProcess::new(2 * actors.len()));
-        let env_steps = Arc::new(AtomicU64::new(0));
+        let env_steps = Arc::new(AtomicU64::new(env_steps));
         let first_version = weights.version;
         transport.publish(weights);
         let mut threads = Vec::new();
@@ -96,17 +97,34 @@ impl Pool {
 
     pub(crate) fn recycle(&self, parcels: Vec<Parcel>) {
         for parcel in parcels {
-            self.transport.recycle(parcel.rollout);
+            self.transport.recycle(parcel.actor, parcel.rollout);
         }
     }
+
+    /// Says that the learner is busy with something long, or no longer.
+    pub(crate) fn set_busy(&self, busy: bool) {
+        self.transport.set_busy(busy);
+    }
 }
+
+/// How long the end of a run waits for an actor in the middle of a rollout.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 impl Drop for Pool {
     fn drop(&mut self) {
         self.transport.close();
+        let start = Instant::now();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has reported it already.
-            let _ = thread.join();
+            while !thread.is_finished() && start.elapsed() < FAREWELL {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if thread.is_finished() {
+                // A thread that panicked has reported it already.
+                let _ = thread.join();
+            } else {
+                // An environment that never returns must not keep the run's message back.
+                tracing::warn!("{:?} did not end in time", thread.thread().name());
+            }
         }
     }
 }
@@ -171,7 +189,14 @@ mod tests {
     /// Goes wrong at a given step, one way or the other.
     struct Faulty {
         steps_left: usize,
-        panics: bool,
+        fault: Fault,
+    }
+
+    #[derive(Clone, Copy, PartialEq)]
+    enum Fault {
+        Error,
+        Panic,
+        Stuck,
     }
 
     impl Env for Faulty {
@@ -189,23 +214,26 @@ mod tests {
         }
 
         fn step(&mut self, _: Action<'_>, _: &mut Rng, _: ObsMut<'_>) -> Result<Step, EnvError> {
-            self.steps_left = match self.steps_left {
-                0 if self.panics => panic!("the wheel came off"),
-                0 => return Err(EnvError::Failed("out of fuel".into())),
-                left => left - 1,
+            self.steps_left = match (self.steps_left, self.fault) {
+                (0, Fault::Error) => return Err(EnvError::Failed("out of fuel".into())),
+                (0, Fault::Panic) => panic!("the wheel came off"),
+                (0, Fault::Stuck) => loop {
+                    std::thread::sleep(Duration::from_secs(1));
+                },
+                (left, _) => left - 1,
             };
             Ok(Step::default())
         }
     }
 
-    fn start(panics: bool) -> Pool {
+    fn start(fault: Fault, patience: Duration) -> Pool {
         let config = json!({"env": {"id": "CartPole-v1"}, "algo": {"name": "ppo"}});
         let config = RunConfig::from_value(&config).unwrap();
         let algorithm = config.algorithm().unwrap();
         let actors = (0..2).map(|i| {
             let faulty = Faulty {
                 steps_left: if i == 1 { 200 } else { usize::MAX },
-                panics,
+                fault,
             };
             let envs = VecEnv::from_envs(vec![Box::new(faulty)], 1, "env", i as u64);
             let place = Place {
@@ -220,14 +248,17 @@ mod tests {
             version: 0,
             values: algorithm.learner(1, Device::Cpu).weights(),
         };
-        Pool::start(actors.collect(), false, Duration::from_secs(60), weights).unwrap()
+        Pool::start(actors.collect(), false, patience, weights, 0).unwrap()
     }
 
     /// Neither a failing nor a panicking environment hangs a run: its message comes through.
     #[test]
     fn a_faulty_environment_ends_the_run_with_its_message() {
-        for (panics, expected) in [(false, "out of fuel"), (true, "the wheel came off")] {
-            let pool = start(panics);
+        for (fault, expected) in [
+            (Fault::Error, "out of fuel"),
+            (Fault::Panic, "the wheel came off"),
+        ] {
+            let pool = start(fault, Duration::from_secs(60));
             let error = loop {
                 match pool.receive_all() {
                     Ok(parcels) => pool.recycle(parcels),
@@ -237,6 +268,22 @@ mod tests {
             assert!(error.contains("actor 1 failed"), "{error}");
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    /// An environment that never returns ends the run too, once patience is at its end.
+    #[test]
+    fn a_stuck_environment_ends_the_run() {
+        let pool = start(Fault::Stuck, Duration::from_millis(500));
+        let error = loop {
+            match pool.receive_all() {
+                Ok(parcels) => pool.recycle(parcels),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(error.contains("waited"), "{error}");
+        let start = Instant::now();
+        drop(pool);
+        assert!(start.elapsed() < 2 * FAREWELL);
     }
 
     /// An actor that waits for weights that never come says who waited for whom.

@@ -108,6 +108,8 @@ impl Watcher for () {}
 
 struct Clock {
     started: Instant,
+    /// Time spent on evaluations.
+    evaluating: Duration,
     /// Of earlier parts of the run.
     before: Duration,
     steps_before: u64,
@@ -120,16 +122,21 @@ impl Training {
     pub fn start(config: RunConfig, folder: &RunFolder) -> Result<Self, EngineError> {
         let mut recorder = Recorder::create(folder)?;
         recorder.hyperparameters(&flatten(&config.to_value()))?;
-        let parts = Parts::make(&config)?;
+        let parts = Parts::make(&config, 0)?;
         let tally = Tally {
             env_steps: 0,
             iterations: 0,
             episodes: 0,
             new_episodes: 0,
             returns: Window::new(WINDOW),
+            discounted_returns: Window::new(WINDOW),
             lengths: Window::new(WINDOW),
             nonzero_rewards: Window::new(WINDOW),
             last_eval: None,
+            best_eval: None,
+            eval_steps: 0.0,
+            eval_episodes: 0.0,
+            replay_counts: (0, 0),
         };
         let checkpoints = Checkpoints::open(&folder.checkpoints_path(), retention(&config))?;
         Ok(Self::assemble(
@@ -152,7 +159,7 @@ impl Training {
         let mut checkpoints = Checkpoints::open(&folder.checkpoints_path(), retention(&config))?;
         let (latest, damaged) = checkpoints.latest()?;
         let mut notes: Vec<String> = damaged.iter().map(ToString::to_string).collect();
-        let mut parts = Parts::make(&config)?;
+        let mut parts = Parts::make(&config, latest.step())?;
         let actor = match &mut parts.collectors {
             Collectors::Serial(actor) => Some(&mut **actor),
             Collectors::Waiting(_) | Collectors::Threads(_) => None,
@@ -203,14 +210,19 @@ impl Training {
             let now = self.tally.env_steps;
             let due = |every: u64| every > 0 && now / every > before / every;
             watcher.round(&self.status());
-            if due(self.config.settings.eval.every_steps) {
+            let evaluated = due(self.config.settings.eval.every_steps);
+            if evaluated {
                 self.evaluate(watcher)?;
             }
             if due(self.config.settings.log_every_steps) {
                 self.log(watcher)?;
             }
             let over = self.reason_to_end(stop, stop_after).is_some();
-            if due(self.config.settings.checkpoint.every_steps) && !over {
+            let best = evaluated && self.score() > self.tally.best_eval;
+            if best {
+                self.tally.best_eval = self.score();
+            }
+            if (best || due(self.config.settings.checkpoint.every_steps)) && !over {
                 self.checkpoint(watcher)?;
             }
         };
@@ -237,6 +249,7 @@ impl Training {
         Self {
             clock: Clock {
                 started: Instant::now(),
+                evaluating: Duration::ZERO,
                 before: elapsed,
                 steps_before: tally.env_steps,
                 last: (elapsed, tally.env_steps, parts.pupil.updates),
@@ -276,15 +289,17 @@ impl Training {
         let version = self.weights.version;
         let updates = match &mut self.collectors {
             Collectors::Serial(actor) => {
+                // Schedules stand where the rollout began: the last one is not at their end.
+                let progress = self.config.progress(&self.tally);
                 actor.collect(&self.weights, self.tally.env_steps)?;
                 let episodes = actor.episodes();
                 let rollout = actor.rollout();
                 self.tally
                     .count(rollout.steps() * rollout.envs(), &episodes);
-                let progress = self.config.progress(&self.tally);
                 self.pupil.absorb(&[(0, rollout)], progress, version)?
             }
             Collectors::Threads(pool) => {
+                let progress = self.config.progress(&self.tally);
                 let lockstep = !self.config.settings.asynchronous;
                 let parcels = match (&self.pupil.feed, lockstep) {
                     (Feed::Rollouts, _) | (_, true) => pool.receive_all()?,
@@ -298,7 +313,6 @@ impl Training {
                     let steps = rollout.steps() * rollout.envs();
                     self.tally.count(steps, &parcel.episodes);
                 }
-                let progress = self.config.progress(&self.tally);
                 let rollouts = parcels
                     .iter()
                     .map(|parcel| (parcel.first_env, &parcel.rollout));
@@ -323,6 +337,8 @@ impl Training {
     }
 
     fn evaluate(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
+        self.set_busy(true);
+        let started = Instant::now();
         let evaluation = evaluate(
             &self.config,
             &*self.algorithm,
@@ -332,7 +348,11 @@ impl Training {
             self.config.settings.seed,
             self.tally.env_steps,
         )?;
-        self.tally.last_eval = Some(evaluation.mean());
+        self.set_busy(false);
+        self.clock.evaluating += started.elapsed();
+        self.tally.eval_steps += evaluation.lengths.iter().sum::<f64>();
+        self.tally.eval_episodes += evaluation.lengths.len() as f64;
+        self.tally.last_eval = Some((self.tally.env_steps, evaluation.mean()));
         self.recorder
             .log_eval(self.tally.env_steps, &evaluation.row())?;
         watcher.evaluated(&self.status(), &evaluation);
@@ -356,16 +376,30 @@ impl Training {
         row.set("Diagnostics/StepsPerSecond", new_steps as f64 / seconds);
         row.set("Diagnostics/UpdatesPerSecond", new_updates as f64 / seconds);
         if let Feed::Replay(feed) = &self.pupil.feed {
-            row.set("Diagnostics/CumReplayRatio", feed.ratio());
+            let (samples, inserted) = feed.counts();
+            let (last_samples, last_inserted) = tally.replay_counts;
+            let ratio = |samples: u64, steps: u64| samples as f64 / (steps as f64).max(1.0);
+            let new = ratio(samples - last_samples, inserted - last_inserted);
+            tally.replay_counts = (samples, inserted);
+            row.set("Diagnostics/ReplayRatio", new);
+            row.set("Diagnostics/CumReplayRatio", ratio(samples, inserted));
             row.set("Diagnostics/ReplaySize", feed.replay.len() as f64);
         }
         row.set("Diagnostics/NewCompletedTrajs", tally.new_episodes as f64);
+        row.set("Diagnostics/StepsInEval", tally.eval_steps);
+        row.set("Diagnostics/TrajsInEval", tally.eval_episodes);
+        row.set(
+            "Diagnostics/CumEvalTime",
+            self.clock.evaluating.as_secs_f64(),
+        );
+        (tally.eval_steps, tally.eval_episodes) = (0.0, 0.0);
         let in_window = tally.lengths.values().sum();
         row.set("Diagnostics/StepsInTrajWindow", in_window);
         tally.new_episodes = 0;
         let returns = tally.returns.summary();
         let lengths = tally.lengths.summary();
         row.set_summary("Return", &returns);
+        row.set_summary("DiscountedReturn", &tally.discounted_returns.summary());
         row.set_summary("Length", &lengths);
         let nonzero: Summary = tally.nonzero_rewards.summary();
         row.set_summary("NonzeroRewards", &nonzero);
@@ -392,12 +426,14 @@ impl Training {
     }
 
     fn checkpoint(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
+        self.set_busy(true);
         let status = self.status();
         let recorder = self.recorder.state()?;
         let actor = match &self.collectors {
             Collectors::Serial(actor) => Some(&**actor),
             Collectors::Waiting(_) | Collectors::Threads(_) => None,
         };
+        let score = self.score();
         let mut writer = self.checkpoints.begin(status.env_steps)?;
         let version = self.weights.version;
         let written = checkpoint::write(
@@ -408,15 +444,33 @@ impl Training {
             version,
             recorder,
         );
-        written.map_err(|Unusable(reason)| EngineError::Checkpoint {
-            path: format!("at step {}", status.env_steps).into(),
+        written.map_err(|Unusable(reason)| EngineError::Save {
+            step: status.env_steps,
             reason,
         })?;
         writer.times(&serde_json::json!({"elapsed_s": status.elapsed.as_secs_f64()}))?;
-        let folder = writer.commit(self.tally.last_eval.or(status.mean_return))?;
+        let folder = writer.commit(score)?;
+        self.set_busy(false);
         tracing::info!(folder = %folder.display(), "checkpoint");
         watcher.checkpointed(&status, &folder);
         Ok(())
+    }
+
+    /// How good the present weights are: their evaluation; without evaluations the mean return
+    /// of 100 episodes.
+    fn score(&self) -> Option<f64> {
+        let evaluates = self.config.settings.eval.every_steps > 0;
+        match self.tally.last_eval {
+            Some((step, mean)) if step == self.tally.env_steps => Some(mean),
+            _ if evaluates || !self.tally.returns.is_full() => None,
+            _ => Some(self.tally.returns.summary().average),
+        }
+    }
+
+    fn set_busy(&self, busy: bool) {
+        if let Collectors::Threads(pool) = &self.collectors {
+            pool.set_busy(busy);
+        }
     }
 
     fn status(&self) -> Status {
@@ -443,7 +497,13 @@ impl Training {
         let settings = &self.config.settings;
         let patience = Duration::from_secs_f64(settings.stall_timeout_s);
         let lockstep = !settings.asynchronous;
-        let pool = Pool::start(actors, lockstep, patience, self.weights.clone())?;
+        let pool = Pool::start(
+            actors,
+            lockstep,
+            patience,
+            self.weights.clone(),
+            self.tally.env_steps,
+        )?;
         self.collectors = Collectors::Threads(pool);
         Ok(())
     }
@@ -458,7 +518,9 @@ struct Parts {
 }
 
 impl Parts {
-    fn make(config: &RunConfig) -> Result<Self, EngineError> {
+    /// `step` is where the run stands. Actors on threads are not part of checkpoints: resumed
+    /// there, they draw from other streams than those that began the run.
+    fn make(config: &RunConfig, step: u64) -> Result<Self, EngineError> {
         // Before the first weights are drawn: how sums are split among threads shows in their
         // last bits.
         starling_nets::set_threads(config.torch_threads());
@@ -466,6 +528,10 @@ impl Parts {
         let spec = config.env_spec()?;
         let algorithm = config.algorithm()?;
         let device = settings.device.resolve()?;
+        let seed = match settings.mode {
+            Mode::Serial => settings.seed,
+            Mode::Threads => settings.seed ^ step.rotate_left(32),
+        };
         let actor = |first_env: usize, envs: usize| {
             let place = Place {
                 first_env,
@@ -477,7 +543,7 @@ impl Parts {
                 &config.env,
                 &*algorithm,
                 device,
-                settings.seed,
+                seed,
                 place,
                 settings.decorrelate_steps,
             )
@@ -541,6 +607,7 @@ impl Tally {
         self.new_episodes += episodes.len() as u64;
         for episode in episodes {
             self.returns.push(episode.return_);
+            self.discounted_returns.push(episode.discounted_return);
             self.lengths.push(episode.length as f64);
             self.nonzero_rewards.push(episode.nonzero_rewards as f64);
         }
@@ -554,6 +621,7 @@ pub fn evaluate_checkpoint(
     episodes: usize,
     seed: u64,
 ) -> Result<Evaluation, EngineError> {
+    starling_nets::set_threads(config.torch_threads());
     let algorithm = config.algorithm()?;
     let device = config.settings.device.resolve()?;
     let weights = Weights {

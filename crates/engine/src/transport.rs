@@ -1,6 +1,6 @@
 //! How rollouts and weights pass between actors and the learner.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,8 +49,12 @@ pub trait Transport: Send + Sync {
     /// Learner: the next parcel, waiting for it at most so long.
     fn receive(&self, patience: Duration) -> Result<Parcel, TransportError>;
 
-    /// Learner: gives back the buffer of a parcel that was used.
-    fn recycle(&self, rollout: Rollout);
+    /// Learner: gives back the buffer of a parcel that was used, for the same actor.
+    fn recycle(&self, actor: usize, rollout: Rollout);
+
+    /// Learner: says that it is busy with something long (an evaluation, a checkpoint), or no
+    /// longer. Actors are patient meanwhile.
+    fn set_busy(&self, busy: bool);
 
     /// Either side: ends all waits, now and later.
     fn close(&self);
@@ -96,7 +100,9 @@ pub struct InProcess {
 struct Shared {
     weights: Option<Arc<Weights>>,
     parcels: VecDeque<Parcel>,
-    spares: Vec<Rollout>,
+    /// Used buffers by actor: those of different actors may differ in size.
+    spares: BTreeMap<usize, Vec<Rollout>>,
+    busy: bool,
     failure: Option<(usize, String)>,
     closed: bool,
 }
@@ -125,7 +131,7 @@ impl InProcess {
         patience: Duration,
         mut ready: impl FnMut(&mut Shared) -> Option<Result<T, TransportError>>,
     ) -> Result<T, TransportError> {
-        let deadline = Instant::now() + patience;
+        let mut deadline = Instant::now() + patience;
         let mut shared = self.lock();
         loop {
             if let Some(result) = ready(&mut shared) {
@@ -133,6 +139,9 @@ impl InProcess {
             }
             if shared.closed {
                 return Err(TransportError::Closed);
+            }
+            if shared.busy {
+                deadline = Instant::now() + patience;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -154,6 +163,7 @@ impl Transport for InProcess {
     }
 
     fn send(&self, parcel: Parcel, patience: Duration) -> Result<Option<Rollout>, TransportError> {
+        let actor = parcel.actor;
         let mut parcel = Some(parcel);
         self.wait_for(
             "an actor",
@@ -165,7 +175,7 @@ impl Transport for InProcess {
                 }
                 shared.parcels.extend(parcel.take());
                 self.changed.notify_all();
-                Some(Ok(shared.spares.pop()))
+                Some(Ok(shared.spares.get_mut(&actor).and_then(Vec::pop)))
             },
         )
     }
@@ -198,11 +208,17 @@ impl Transport for InProcess {
         )
     }
 
-    fn recycle(&self, rollout: Rollout) {
+    fn recycle(&self, actor: usize, rollout: Rollout) {
         let mut shared = self.lock();
-        if shared.spares.len() < self.capacity {
-            shared.spares.push(rollout);
+        let spares = shared.spares.entry(actor).or_default();
+        if spares.len() < self.capacity {
+            spares.push(rollout);
         }
+    }
+
+    fn set_busy(&self, busy: bool) {
+        self.lock().busy = busy;
+        self.changed.notify_all();
     }
 
     fn close(&self) {
@@ -242,6 +258,7 @@ mod tests {
     fn conformance<T: Transport + 'static>(make: impl Fn() -> T) {
         order_is_kept_and_queues_are_bounded(make());
         weights_are_waited_for_by_version(make());
+        actors_are_patient_with_a_busy_learner(make());
         failures_and_closing_end_waits(make());
     }
 
@@ -262,7 +279,7 @@ mod tests {
         for expected in [1.0, 2.0, 3.0] {
             let received = transport.receive(PATIENT).unwrap();
             assert_eq!(received.rollout.rewards.as_slice::<f32>(), [expected]);
-            transport.recycle(received.rollout);
+            transport.recycle(received.actor, received.rollout);
         }
         thread.join().unwrap().unwrap();
         let empty = transport.receive(SOON).unwrap_err();
@@ -285,6 +302,17 @@ mod tests {
         let thread = std::thread::spawn(move || reader.weights(1, PATIENT));
         transport.publish(weights(3));
         assert_eq!(thread.join().unwrap().unwrap().values, [3.0]);
+    }
+
+    fn actors_are_patient_with_a_busy_learner(transport: impl Transport + 'static) {
+        let transport = Arc::new(transport);
+        transport.set_busy(true);
+        let actor = Arc::clone(&transport);
+        let thread = std::thread::spawn(move || actor.weights(0, SOON));
+        std::thread::sleep(4 * SOON);
+        assert!(!thread.is_finished());
+        transport.set_busy(false);
+        assert!(thread.join().unwrap().is_err());
     }
 
     fn failures_and_closing_end_waits(transport: impl Transport + 'static) {

@@ -29,6 +29,9 @@ pub struct Rollout {
     /// The last observations of the episodes that ended, `[capacity, ..]`: the first
     /// `final_at.len()` rows are in use.
     pub final_obs: Tree<Array>,
+    /// Legal actions at those observations, one row of bytes after the other; empty for
+    /// environments that do not mask actions.
+    pub final_legal: Vec<u8>,
     /// What the policy recorded with each action (log-probabilities, values), `[T, B, ..]`.
     pub policy: Tree<Array>,
     /// The policy's recurrent state before the first step, `[B, ..]`.
@@ -68,6 +71,7 @@ impl Rollout {
             truncated: Array::zeros(DType::U8, &[steps, envs]),
             final_at: Vec::new(),
             final_obs: Tree::zeros(&observation.spec(), &[0]),
+            final_legal: Vec::new(),
             policy: Tree::zeros(policy, &[steps, envs]),
             state: Tree::zeros(state, &[envs]),
             version: 0,
@@ -118,6 +122,7 @@ impl Rollout {
             truncated: columns(|part| &part.truncated)?,
             final_at: Vec::new(),
             final_obs: Tree::zeros(&first.final_spec, &[0]),
+            final_legal: Vec::new(),
             policy: trees(|part| &part.policy, 1)?,
             state: trees(|part| &part.state, 0)?,
             version: parts.iter().map(|part| part.version).min()?,
@@ -128,17 +133,21 @@ impl Rollout {
             for (row, &(t, b)) in part.final_at.iter().enumerate() {
                 whole.push_final(&part.final_obs, &[row], (t, first_env + b));
             }
+            whole.final_legal.extend(&part.final_legal);
             first_env += part.envs();
         }
         Some(whole)
     }
 
-    /// Keeps row (`t` + 1, `b`) of the observations as the last one of an episode that ended
-    /// with step `t`.
+    /// Keeps row (`t` + 1, `b`) of the observations and legal actions as the last one of an
+    /// episode that ended with step `t`.
     pub fn keep_final(&mut self, t: usize, b: usize) {
         let obs = std::mem::replace(&mut self.obs, Tree::empty());
         self.push_final(&obs, &[t + 1, b], (t, b));
         self.obs = obs;
+        if let Some(legal) = &self.legal {
+            self.final_legal.extend(legal.at(&[t + 1, b]).bytes);
+        }
     }
 
     /// Makes the last row of observations the first one, so that the columns can be filled anew
@@ -152,6 +161,7 @@ impl Rollout {
             carry_row(legal, last);
         }
         self.final_at.clear();
+        self.final_legal.clear();
     }
 
     fn push_final(&mut self, from: &Tree<Array>, index: &[usize], at: (usize, usize)) {

@@ -26,6 +26,9 @@ pub struct VecEnv {
     finished: Vec<Episode>,
     /// The environment that is at work, to be named if it fails.
     at_work: usize,
+    /// A continuous action within its bounds.
+    bounded: Vec<f32>,
+    discount: f64,
 }
 
 /// An episode that ended.
@@ -35,6 +38,8 @@ pub struct Episode {
     pub env: usize,
     /// The sum of its rewards.
     pub return_: f64,
+    /// The same with each step's reward discounted; see [`VecEnv::set_discount`].
+    pub discounted_return: f64,
     /// Its number of steps.
     pub length: u64,
     /// Its number of steps with a reward other than 0.
@@ -52,7 +57,13 @@ impl VecSnapshot {
     /// Whether every environment could be saved. Those that could not start a new episode when
     /// the snapshot is restored.
     pub fn is_complete(&self) -> bool {
-        self.slots.iter().all(|slot| slot.env.is_some())
+        self.restarted().next().is_none()
+    }
+
+    /// The environments that could not be saved: they start a new episode.
+    pub fn restarted(&self) -> impl Iterator<Item = usize> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(b, slot)| slot.env.is_none().then_some(b))
     }
 }
 
@@ -64,9 +75,12 @@ struct SlotSnapshot {
 }
 
 /// What the episode under way has come to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Tally {
     return_: f64,
+    discounted_return: f64,
+    /// Discount of the next reward.
+    discount: f64,
     length: u64,
     nonzero_rewards: u64,
 }
@@ -139,6 +153,8 @@ impl VecEnv {
             legal_actions,
             finished: Vec::new(),
             at_work: 0,
+            bounded: Vec::new(),
+            discount: 1.0,
         }
     }
 
@@ -146,6 +162,11 @@ impl VecEnv {
     pub fn named(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();
         self
+    }
+
+    /// The discount per step (γ) of [`Episode::discounted_return`]; 1 unless set.
+    pub fn set_discount(&mut self, gamma: f64) {
+        self.discount = gamma;
     }
 
     /// The number of environments.
@@ -182,7 +203,8 @@ impl VecEnv {
         self.guarded(|vector| (0..vector.len()).try_for_each(|b| vector.reset_one(0, b, rollout)))
     }
 
-    /// Does the actions of row `t`: writes what followed into row `t` and the next observations
+    /// Does the actions of row `t` (numbers are brought within the bounds of their space for the
+    /// environment; the rollout keeps what the policy chose): writes what followed into row `t` and the next observations
     /// (and legal actions) into row `t + 1`.
     ///
     /// Where an episode ends, its last observation is kept by [`Rollout::keep_final`], a new
@@ -202,19 +224,25 @@ impl VecEnv {
                 vector.at_work = b;
                 let slot = &mut vector.slots[b];
                 let action = Action::at(&vector.action_space, &rollout.actions, &[t, b]);
+                let action = within(action, &vector.action_space, &mut vector.bounded);
                 let obs = ObsMut::at(&mut rollout.obs, &[t + 1, b]);
                 let step = slot.env.step(action, &mut slot.rng, obs)?;
-                slot.tally.add(step.reward);
+                if !step.reward.is_finite() {
+                    let reward = step.reward;
+                    return Err(EnvError::Failed(format!("it gave the reward {reward}")));
+                }
+                slot.tally.add(step.reward, vector.discount);
                 let item = t * width + b;
                 rollout.rewards.as_mut_slice::<f32>()[item] = step.reward;
                 rollout.terminated.as_mut_slice::<u8>()[item] = u8::from(step.terminated);
                 rollout.truncated.as_mut_slice::<u8>()[item] = u8::from(step.truncated);
+                if vector.legal_actions.is_some() {
+                    write_legal(&*slot.env, t + 1, b, rollout);
+                }
                 if step.done() {
                     vector.finished.push(slot.tally.episode(b));
                     rollout.keep_final(t, b);
                     vector.reset_one(t + 1, b, rollout)?;
-                } else if vector.legal_actions.is_some() {
-                    write_legal(&*slot.env, t + 1, b, rollout);
                 }
             }
             Ok(())
@@ -261,7 +289,7 @@ impl VecEnv {
                     let obs = ObsMut::at(&mut rollout.obs, &[0, b]);
                     let action = Action::at(&vector.action_space, &action, &[0]);
                     let step = slot.env.step(action, &mut slot.rng, obs)?;
-                    slot.tally.add(step.reward);
+                    slot.tally.add(step.reward, vector.discount);
                     if step.done() {
                         vector.reset_one(0, b, rollout)?;
                     } else if vector.legal_actions.is_some() {
@@ -384,9 +412,41 @@ impl std::fmt::Debug for VecEnv {
     }
 }
 
+/// A continuous action brought within the bounds of its space.
+fn within<'a>(action: Action<'a>, space: &Space, bounded: &'a mut Vec<f32>) -> Action<'a> {
+    let (Action::Continuous(values), Space::Box { bounds, .. }) = (action, space) else {
+        return action;
+    };
+    bounded.clear();
+    bounded.extend(values.iter().enumerate().map(|(i, value)| {
+        let (low, high) = bounds.of(i);
+        // A NaN stays one, for the environment to refuse.
+        if value.is_nan() {
+            *value
+        } else {
+            value.max(low).min(high)
+        }
+    }));
+    Action::Continuous(bounded)
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            return_: 0.0,
+            discounted_return: 0.0,
+            discount: 1.0,
+            length: 0,
+            nonzero_rewards: 0,
+        }
+    }
+}
+
 impl Tally {
-    fn add(&mut self, reward: f32) {
+    fn add(&mut self, reward: f32, gamma: f64) {
         self.return_ += f64::from(reward);
+        self.discounted_return += self.discount * f64::from(reward);
+        self.discount *= gamma;
         self.length += 1;
         self.nonzero_rewards += u64::from(reward != 0.0);
     }
@@ -395,6 +455,7 @@ impl Tally {
         Episode {
             env,
             return_: self.return_,
+            discounted_return: self.discounted_return,
             length: self.length,
             nonzero_rewards: self.nonzero_rewards,
         }

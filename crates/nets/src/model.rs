@@ -46,6 +46,16 @@ impl Default for NetConfig {
 }
 
 impl NetConfig {
+    /// The first setting that is out of range: its name, its value, what is allowed.
+    pub fn problem(&self) -> Option<(&'static str, String, &'static str)> {
+        const MOST: usize = 1 << 16;
+        let sizes = self.hidden.as_deref().unwrap_or_default();
+        if let Some(size) = sizes.iter().find(|size| !(1..=MOST).contains(*size)) {
+            return Some(("net.hidden", size.to_string(), "sizes between 1 and 65536"));
+        }
+        (self.lstm > MOST).then(|| ("net.lstm", self.lstm.to_string(), "at most 65536"))
+    }
+
     fn torso(
         &self,
         layout: &mut Layout,

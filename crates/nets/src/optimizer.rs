@@ -47,6 +47,25 @@ impl Default for OptimizerConfig {
     }
 }
 
+impl OptimizerConfig {
+    /// The first setting that is out of range: its name, its value, what is allowed.
+    pub fn problem(&self) -> Option<(&'static str, String, &'static str)> {
+        let shares = [
+            ("optimizer.beta1", self.beta1),
+            ("optimizer.beta2", self.beta2),
+            ("optimizer.alpha", self.alpha),
+        ];
+        let wrong = shares
+            .iter()
+            .find(|(_, value)| !(0.0..=1.0).contains(value));
+        if let Some((key, value)) = wrong {
+            return Some((key, value.to_string(), "between 0 and 1"));
+        }
+        let good = self.eps.is_finite() && self.eps >= 0.0;
+        (!good).then(|| ("optimizer.eps", self.eps.to_string(), "0 or more"))
+    }
+}
+
 /// An optimiser and what it remembers.
 #[derive(Debug)]
 pub struct Optimizer {

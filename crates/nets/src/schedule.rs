@@ -1,10 +1,15 @@
 //! Numbers that change over a run.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// A number as a function of progress; a plain number in a config file is a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected a number, or {start: …, end: …, by: …} for a straight line"
+)]
 pub enum Schedule {
     /// Always the same.
     Constant(f64),
@@ -27,6 +32,17 @@ pub struct Linear {
 
 fn one() -> f64 {
     1.0
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Schedule::Constant(value) => write!(f, "{value}"),
+            Schedule::Linear(Linear { start, end, by }) => {
+                write!(f, "{{start: {start}, end: {end}, by: {by}}}")
+            }
+        }
+    }
 }
 
 impl Schedule {

@@ -189,7 +189,9 @@ impl Curve {
             low: Vec::with_capacity(x.len()),
             high: Vec::with_capacity(x.len()),
         };
-        let ends = group.iter().filter_map(|(_, series)| Some(series.0.last()?.0));
+        let ends = group
+            .iter()
+            .filter_map(|(_, series)| Some(series.0.last()?.0));
         let end = ends.fold(f64::NEG_INFINITY, f64::max);
         for &step in x {
             let at = |(_, series): &(_, Series)| series.at(step).filter(|_| step <= end);

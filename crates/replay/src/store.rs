@@ -119,9 +119,8 @@ pub(crate) struct Store {
 pub(crate) enum Source {
     /// Row (t, b) of the rollout's observations.
     Row(usize, usize),
-    /// This place among the final observations, with the legal actions of row (t, b): a rollout
-    /// does not keep those of final observations.
-    Final(usize, (usize, usize)),
+    /// This place among the final observations.
+    Final(usize),
 }
 
 impl Store {
@@ -152,15 +151,19 @@ impl Store {
             for &(source, slot) in rows {
                 let item = match source {
                     Source::Row(t, b) => from.at(&[t, b]),
-                    Source::Final(row, _) => finals.at(&[row]),
+                    Source::Final(row) => finals.at(&[row]),
                 };
                 copy_item(column, slot, item.bytes);
             }
         }
         if let (Some(column), Some(from)) = (&mut self.legal, &rollout.legal) {
+            let actions = column.shape()[1];
             for &(source, slot) in rows {
-                let (Source::Row(t, b) | Source::Final(_, (t, b))) = source;
-                copy_item(column, slot, from.at(&[t, b]).bytes);
+                let item = match source {
+                    Source::Row(t, b) => from.at(&[t, b]).bytes,
+                    Source::Final(row) => &rollout.final_legal[row * actions..][..actions],
+                };
+                copy_item(column, slot, item);
             }
         }
     }

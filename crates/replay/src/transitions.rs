@@ -335,7 +335,7 @@ impl TransitionReplay {
             self.state.streams.cursors[stream].complete = row + 1;
             if flags == TRUNCATED {
                 let boundary = self.claim(stream, row + 1, changes);
-                let from = Source::Final(finals.row(t, b), (t, b));
+                let from = Source::Final(finals.row(t, b));
                 changes.observations.push((from, boundary));
                 self.end_with_boundary(stream, boundary, changes);
             } else if flags != 0 {
@@ -540,6 +540,13 @@ impl Finals {
             if terminated[at] == 0 && finals.find(t, b).is_none() {
                 return Err(ReplayError::FinalMissing { t, b });
             }
+        }
+        let actions = rollout.legal.as_ref().map_or(0, |legal| legal.shape()[2]);
+        if let (Some(&(t, b)), true) = (
+            rollout.final_at.last(),
+            rollout.final_legal.len() != rollout.final_at.len() * actions,
+        ) {
+            return Err(ReplayError::FinalMissing { t, b });
         }
         Ok(finals)
     }

@@ -28,8 +28,8 @@ type Obs = u32;
 #[derive(Clone, Copy, PartialEq)]
 enum End {
     Terminated,
-    /// With the last observation, and the one whose legal actions stand for it.
-    Truncated(Obs, Obs),
+    /// With the last observation.
+    Truncated(Obs),
 }
 
 struct Step {
@@ -72,8 +72,8 @@ struct Entry {
     version: u64,
     sum: f64,
     discount: f64,
-    /// With the observation whose legal actions stand for it; none where the task ended.
-    next: Option<(Obs, Obs)>,
+    /// None where the task ended.
+    next: Option<Obs>,
 }
 
 impl Stream {
@@ -88,13 +88,11 @@ impl Stream {
                 let at_end = i + m == length;
                 let (discount, next) = match episode.end {
                     Some(End::Terminated) if at_end => (0.0, None),
-                    Some(End::Truncated(last, mask)) if at_end => {
-                        (GAMMA.powi(m as i32), Some((last, mask)))
-                    }
+                    Some(End::Truncated(last)) if at_end => (GAMMA.powi(m as i32), Some(last)),
                     _ if i + n > length => continue,
                     _ => {
                         let next = episode.steps.get(i + n).map(|s| s.obs).or(self.newest);
-                        (GAMMA.powi(m as i32), next.map(|next| (next, next)))
+                        (GAMMA.powi(m as i32), next)
                     }
                 };
                 let rewards = episode.steps[i..i + m].iter().enumerate();
@@ -112,14 +110,14 @@ impl Stream {
                     next,
                 });
             }
-            row += length as u64 + u64::from(matches!(episode.end, Some(End::Truncated(..))));
+            row += length as u64 + u64::from(matches!(episode.end, Some(End::Truncated(_))));
         }
         entries
     }
 
     fn row_count(&self) -> u64 {
         let rows = self.episodes.iter().map(|episode| {
-            let boundary = matches!(episode.end, Some(End::Truncated(..)));
+            let boundary = matches!(episode.end, Some(End::Truncated(_)));
             episode.steps.len() as u64 + u64::from(boundary)
         });
         rows.sum()
@@ -151,7 +149,7 @@ impl Model {
             && newest != first
             && open.end.is_none()
         {
-            open.end = Some(End::Truncated(newest, newest));
+            open.end = Some(End::Truncated(newest));
             self.settle(stream);
         }
     }
@@ -234,10 +232,10 @@ fn check_entry(batch: &TransitionBatch, i: usize, entry: &Entry) {
     assert!((sum - entry.sum).abs() < 1e-5, "{sum} for {entry:?}");
     let discount = batch.discounts.as_slice::<f32>()[i];
     assert_eq!(discount, entry.discount as f32, "{entry:?}");
-    if let Some((next, legal)) = entry.next {
+    if let Some(next) = entry.next {
         check_obs(next, &batch.next_obs, i);
         let next_legal = batch.next_legal.as_ref().unwrap();
-        assert_eq!(next_legal.at(&[i]).as_slice::<u8>(), mask(legal));
+        assert_eq!(next_legal.at(&[i]).as_slice::<u8>(), mask(next));
     }
 }
 
@@ -306,10 +304,12 @@ impl World {
                 let mut end = None;
                 if terminated || truncated {
                     write_obs(next, &mut rollout.obs, &[t + 1, b]);
+                    let legal = rollout.legal.as_mut().unwrap();
+                    legal.at_mut(&[t + 1, b]).write(&mask(next));
                     rollout.keep_final(t, b);
                     end = Some(match terminated {
                         true => End::Terminated,
-                        false => End::Truncated(next, obs),
+                        false => End::Truncated(next),
                     });
                     next = self.fresh();
                 }

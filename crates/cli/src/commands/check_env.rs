@@ -22,13 +22,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut env = spec.make(&EnvOptions::default())?;
     let report = check::check(&mut *env, args.seed, args.steps);
     for finding in &report.findings {
-        println!("{finding}");
+        say!("{finding}");
     }
     let verdict = match report.passed() {
         true => "nothing is wrong",
         false => "see above",
     };
-    println!(
+    say!(
         "{}: {verdict}; {} steps, {} episodes, {:.0} steps/s, {}",
         args.id,
         report.steps,

@@ -10,6 +10,8 @@ pub(super) struct Args {
 
 pub(super) fn run<Cli: clap::CommandFactory>(args: Args) -> anyhow::Result<ExitCode> {
     let mut command = Cli::command();
-    clap_complete::generate(args.shell, &mut command, "starling", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "starling", &mut script);
+    say!("{}", String::from_utf8_lossy(&script));
     Ok(ExitCode::SUCCESS)
 }

@@ -21,6 +21,6 @@ enum Command {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Command::Show(wanted) = args.command;
     let config = settings::resolve(&wanted.request())?;
-    print!("{}", settings::to_yaml(&config.to_value()));
+    say!("{}", settings::to_yaml(&config.to_value()));
     Ok(ExitCode::SUCCESS)
 }

@@ -13,9 +13,9 @@ pub(super) fn run(Args {}: Args) -> anyhow::Result<ExitCode> {
     let mut healthy = true;
     let mut line = |good: bool, what: &str, found: String, remedy: &str| {
         let mark = if good { "ok     " } else { "missing" };
-        println!("{mark}  {what:<10} {found}");
+        say!("{mark}  {what:<10} {found}");
         if !good {
-            println!("                    → {remedy}");
+            say!("                    → {remedy}");
             healthy = false;
         }
     };

@@ -57,9 +57,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             "length_mean": lengths.average,
             "returns": evaluation.returns,
         });
-        println!("{report:#}");
+        say!("{report:#}");
     } else {
-        println!(
+        say!(
             "{} {} at step {}: return {:.1} ± {:.1} (min {:.1}, median {:.1}, max {:.1}), \
              length {:.1}, over {} episodes",
             config.env_id,

@@ -40,7 +40,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let width = rows.iter().map(|[name, _]| name.chars().count()).max();
     for [name, summary] in &rows {
-        println!("{name:<width$}  {summary}", width = width.unwrap_or(0));
+        say!("{name:<width$}  {summary}", width = width.unwrap_or(0));
     }
     Ok(ExitCode::SUCCESS)
 }

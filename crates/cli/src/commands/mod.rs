@@ -3,11 +3,7 @@
 //! Results go to standard output, progress and errors to standard error. Exit codes: 0 for
 //! success, 1 for failure, 2 for what the user wrote, 130 after Ctrl-C or SIGTERM.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command line prints"
-)]
+#![expect(clippy::print_stderr, reason = "a command line prints")]
 
 use std::process::ExitCode;
 
@@ -15,6 +11,13 @@ use clap::{Parser, Subcommand};
 
 use crate::EngineError;
 use crate::settings::SettingsError;
+
+/// Prints a line of results. Whoever reads them may stop reading: that ends the program quietly.
+macro_rules! say {
+    ($($text:tt)*) => {
+        $crate::commands::write_line(&format!($($text)*))
+    };
+}
 
 mod bench;
 mod check_env;
@@ -110,6 +113,15 @@ pub fn main() -> ExitCode {
 }
 
 /// The error with its causes. Those that it quotes already are not said twice.
+fn write_line(line: &str) {
+    use std::io::Write as _;
+    let end = if line.ends_with('\n') { "" } else { "\n" };
+    let written = std::io::stdout().write_all(format!("{line}{end}").as_bytes());
+    if written.is_err() {
+        std::process::exit(0);
+    }
+}
+
 fn explain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {

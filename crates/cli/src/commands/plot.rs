@@ -65,7 +65,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         dark: args.dark,
     };
     for path in plot(&runs, &options, &out)? {
-        println!("{}", path.display());
+        say!("{}", path.display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -183,19 +183,24 @@ pub(super) fn finish(outcome: &Outcome, folder: &Path, quiet: bool) -> ExitCode 
         }
         None => "no episode ended".into(),
     };
-    println!(
+    say!(
         "{how}: {mean}, {} steps and {} episodes in {:.1} s",
         status.env_steps,
         status.episodes,
         status.elapsed.as_secs_f64()
     );
-    let run = folder.display();
-    println!("run: {run}\n\nnext:");
-    if matches!(outcome.reason, Reason::Paused | Reason::Interrupted) {
-        println!("  ./starling resume {run}");
+    if status.updates == 0 {
+        say!(
+            "nothing was learned yet: the learner made no update (see algo.learning_starts_steps)"
+        );
     }
-    println!("  ./starling eval {run}");
-    println!("  ./starling plot {run}");
-    println!("  tensorboard --logdir {run}");
+    let run = folder.display();
+    say!("run: {run}\n\nnext:");
+    if matches!(outcome.reason, Reason::Paused | Reason::Interrupted) {
+        say!("  ./starling resume {run}");
+    }
+    say!("  ./starling eval {run}");
+    say!("  ./starling plot {run}");
+    say!("  tensorboard --logdir {run}");
     code
 }

@@ -93,6 +93,7 @@ impl Env for Counter {
 fn columns_hold_what_each_environment_did() {
     let mut vector = VecEnv::from_envs(vec![Counter::boxed(0), Counter::boxed(1)], 1, "env", 0);
     let mut rollout = columns(&vector, 4);
+    vector.set_discount(0.5);
     vector.reset(&mut rollout).unwrap();
     for t in 0..4 {
         let rows = rollout.legal.as_ref().unwrap().at(&[t]);
@@ -136,6 +137,8 @@ fn columns_hold_what_each_environment_did() {
         Episode {
             env: 1,
             return_: 3.0,
+            // Rewards 0, 1, 2 with γ = ½.
+            discounted_return: 1.0,
             length: 3,
             nonzero_rewards: 2
         }
