@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         reward_threshold: None,
         summary: "find the cheese at the end that the sign points to",
         options: &[],
-        bare: |_| Ok(Box::new(Corridor::default())),
+        bare: |_, _| Ok(Box::new(Corridor::default())),
     });
     match added {
         Ok(()) => starling::commands::main(),

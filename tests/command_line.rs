@@ -128,7 +128,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
             "nowhere.yaml",
         ),
         (&["train"], "no environment was named"),
-        (&["config", "show", "Breakout"], "MinAtar/Breakout-v1"),
+        (&["config", "show", "breakout"], "MinAtar/Breakout-v1"),
         (&["check-env", "Acrobat-v1"], "Acrobot-v1"),
     ] {
         let output = run(folder.path(), args);
@@ -374,4 +374,37 @@ fn ci_runs_the_test_command_of_the_readme() {
             "{command}"
         );
     }
+}
+
+/// Without ROMs and without the means to fetch them, everything says which command helps.
+#[test]
+fn missing_roms_name_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let without = |args: &[&str]| {
+        let mut command = starling(folder.path());
+        command.env("STARLING_ROMS", folder.path().join("none"));
+        command.env("XDG_CACHE_HOME", folder.path()).env("PATH", "");
+        command.args(args).output().unwrap()
+    };
+    let train = without(&["train", "Pong", "--steps", "64"]);
+    assert_eq!(train.status.code(), Some(1));
+    assert!(stderr(&train).contains("ALE/Pong-v5 needs the ROM of pong"));
+    assert!(
+        stderr(&train).contains("./starling roms"),
+        "{}",
+        stderr(&train)
+    );
+    assert!(!folder.path().join("runs").exists());
+
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    std::fs::write(empty.join("pong.bin"), [0; 2048]).unwrap();
+    let roms = without(&["roms", "--from", empty.to_str().unwrap()]);
+    assert_eq!(roms.status.code(), Some(1));
+    assert!(stdout(&roms).contains("0 of 104 games can be played"));
+
+    let shown = without(&["config", "show", "Pong"]);
+    assert!(stdout(&shown).contains("id: ALE/Pong-v5"));
+    assert!(stdout(&shown).contains("life_loss: continues"));
+    assert!(stdout(&without(&["doctor"])).contains("0 of 104 ROMs"));
 }

@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 pub use starling_algos as algos;
+pub use starling_atari as atari;
 pub use starling_engine as engine;
 pub use starling_engine::{EngineError, Outcome, Reason, RunConfig, Status, Training, Watcher};
 pub use starling_envs as envs;
@@ -32,6 +33,7 @@ use starling_record::{RunFolder, RunInfo, Version};
 pub mod bench;
 pub mod commands;
 pub mod presets;
+pub mod roms;
 pub mod settings;
 
 /// Makes a run folder under `root`, writes what defines the run into it, and trains to the end.

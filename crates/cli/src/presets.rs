@@ -28,6 +28,9 @@ macro_rules! presets {
 /// All presets.
 pub fn all() -> &'static [Preset] {
     presets![
+        "atari/a2c",
+        "atari/dqn",
+        "atari/ppo",
         "classic/a2c",
         "classic/dqn",
         "classic/ppo",

@@ -123,9 +123,9 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
             algo,
         });
     }
-    let family = starling_envs::registry::find(&env)
-        .map_err(EngineError::from)?
-        .family;
+    let spec = starling_envs::registry::find(&env).map_err(EngineError::from)?;
+    // A game's bare name becomes its id, by which the run is known from here on.
+    let (env, family) = (spec.id, spec.family);
     starling_algos::registry::find(&algo).map_err(EngineError::from)?;
 
     let usual = format!("{family}/{algo}");
@@ -135,12 +135,13 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         None => presets::find(&usual).ok(),
     };
     let mut tree = match preset {
-        Some(preset) => preset.settings(&env)?,
+        Some(preset) => preset.settings(env)?,
         None => Value::Object(Map::new()),
     };
     merge(&mut tree, &section("algo", "name", &algo));
     merge(&mut tree, &file);
     merge(&mut tree, &line);
+    merge(&mut tree, &section("env", "id", env));
     Ok(RunConfig::from_value(&tree)?)
 }
 

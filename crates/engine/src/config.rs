@@ -170,7 +170,11 @@ impl RunConfig {
             .map_or(Value::Null, |spec| (spec.defaults)());
         merge(&mut algo, &self.algo);
         let mut tree = Map::new();
-        let env = serde_json::to_value(&self.env).unwrap_or_default();
+        let mut env = serde_json::to_value(&self.env).unwrap_or_default();
+        if let (Ok(spec), Some(env)) = (self.env_spec(), env.as_object_mut()) {
+            // Only the options that this environment has.
+            env.retain(|name, _| name == "max_episode_steps" || spec.options.contains(&&**name));
+        }
         tree.insert("env".into(), whole(("id", &self.env_id), env));
         tree.insert("algo".into(), whole(("name", &self.algo_name), algo));
         let settings = serde_json::to_value(&self.settings).unwrap_or_default();

@@ -53,7 +53,8 @@ pub fn evaluate(
     let count = episodes.min(MOST_ENVS);
     let first = index.wrapping_mul(MOST_ENVS as u64);
     let spec = config.env_spec()?;
-    let mut envs = VecEnv::new(spec, &config.env, count, seed, "eval", first)?;
+    let options = config.env.for_evaluation();
+    let mut envs = VecEnv::new(spec, &options, count, seed, "eval", first)?;
     let mut policy = algorithm.policy(device);
     policy.load(&weights.values)?;
     let mut rollout = Rollout::new(

@@ -22,5 +22,7 @@ pub use config::{
 };
 pub use error::EngineError;
 pub use evaluate::{Evaluation, evaluate};
-pub use run::{Outcome, Reason, Status, Training, Watcher, evaluate_checkpoint};
+pub use run::{
+    Outcome, Reason, Status, Training, Watcher, evaluate_checkpoint, policy_of_checkpoint,
+};
 pub use transport::{InProcess, Parcel, Transport, TransportError, Weights};

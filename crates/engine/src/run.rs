@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use starling_algos::{Algorithm, Progress};
+use starling_algos::{Algorithm, Policy, Progress};
 use starling_envs::Episode;
 use starling_nets::Device;
 use starling_record::{
@@ -624,6 +624,31 @@ pub fn evaluate_checkpoint(
     starling_nets::set_threads(config.torch_threads());
     let algorithm = config.algorithm()?;
     let device = config.settings.device.resolve()?;
+    let weights = Weights {
+        version: 0,
+        values: weights_of(config, checkpoint, &*algorithm, device)?,
+    };
+    evaluate(config, &*algorithm, &weights, device, episodes, seed, 0)
+}
+
+/// The policy of a checkpoint, ready to act.
+pub fn policy_of_checkpoint(
+    config: &RunConfig,
+    checkpoint: &Checkpoint,
+) -> Result<Box<dyn Policy>, EngineError> {
+    let algorithm = config.algorithm()?;
+    let device = config.settings.device.resolve()?;
+    let mut policy = algorithm.policy(device);
+    policy.load(&weights_of(config, checkpoint, &*algorithm, device)?)?;
+    Ok(policy)
+}
+
+fn weights_of(
+    config: &RunConfig,
+    checkpoint: &Checkpoint,
+    algorithm: &dyn Algorithm,
+    device: Device,
+) -> Result<Vec<f32>, EngineError> {
     let unusable = |reason: String| EngineError::Checkpoint {
         path: checkpoint.path().to_owned(),
         reason,
@@ -633,11 +658,7 @@ pub fn evaluate_checkpoint(
     learner
         .load(&saved)
         .map_err(|error| unusable(error.to_string()))?;
-    let weights = Weights {
-        version: 0,
-        values: learner.weights(),
-    };
-    evaluate(config, &*algorithm, &weights, device, episodes, seed, 0)
+    Ok(learner.weights())
 }
 
 fn retention(config: &RunConfig) -> Retention {

@@ -4,6 +4,7 @@
 //! what it accepts), [`VecEnv`] (several of them stepped into the `[T, B]` columns of a
 //! [`Rollout`]). [`registry`] is the table of all environments.
 
+pub mod atari;
 pub mod check;
 pub mod classic;
 mod env;

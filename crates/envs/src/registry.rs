@@ -1,12 +1,14 @@
 //! THE table of environments.
 //!
-//! A new environment is one file and one line in [`all`]'s table. Lists, help texts and shell
+//! A new environment is one file and one line in [`all`]'s table. The Atari games' lines are made
+//! from the console's own table. Lists, help texts and shell
 //! completions are made from it.
 
 use std::sync::{PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 
+use crate::atari::{self, ActionSet, AtariPreset, LifeLoss, Observation, Resize};
 use crate::minatar::{self, MinAtar};
 use crate::wrappers::TimeLimit;
 use crate::{Env, EnvError, classic};
@@ -18,7 +20,7 @@ use crate::{Env, EnvError, classic};
 pub struct EnvSpec {
     /// Its name, as Gymnasium spells it: `CartPole-v1`, `MinAtar/Breakout-v1`.
     pub id: &'static str,
-    /// What it belongs to: `classic`, `minatar`.
+    /// What it belongs to: `classic`, `minatar`, `atari`.
     pub family: &'static str,
     /// Steps after which an episode is cut off, unless the options say otherwise.
     pub max_episode_steps: Option<u64>,
@@ -28,9 +30,12 @@ pub struct EnvSpec {
     pub summary: &'static str,
     /// The names of the [`EnvOptions`] that it has beside `max_episode_steps`.
     pub options: &'static [&'static str],
-    /// Makes it without the limit on steps, which [`make`](EnvSpec::make) adds.
-    pub bare: fn(&EnvOptions) -> Result<Box<dyn Env>, EnvError>,
+    /// Makes it, given its id, without the limit on steps, which [`make`](EnvSpec::make) adds.
+    pub bare: MakeEnv,
 }
+
+/// Makes the environment of an id.
+pub type MakeEnv = fn(&str, &EnvOptions) -> Result<Box<dyn Env>, EnvError>;
 
 impl EnvSpec {
     /// Makes the environment, with its limit on the steps of an episode.
@@ -52,7 +57,7 @@ impl EnvSpec {
                 )));
             }
         }
-        let env = (self.bare)(options)?;
+        let env = (self.bare)(self.id, options)?;
         match options.max_episode_steps.or(self.max_episode_steps) {
             Some(0) => Err(EnvError::Failed(
                 "max_episode_steps is 0; it must be at least 1".into(),
@@ -69,20 +74,76 @@ impl EnvSpec {
 pub struct EnvOptions {
     /// Steps after which an episode is cut off, instead of the environment's own limit.
     pub max_episode_steps: Option<u64>,
-    /// MinAtar: the probability that the last action is repeated instead of the chosen one;
-    /// 0.1 if not given.
+    /// MinAtar and Atari: the probability that the last action is repeated instead of the chosen
+    /// one; if not given, 0.1 for MinAtar and what the id says for Atari.
     pub sticky_action_prob: Option<f64>,
     /// MinAtar: whether the games get harder as an episode goes on; yes if not given.
     pub difficulty_ramping: Option<bool>,
+    /// Atari: settings that belong together; `gymnasium` if not given.
+    pub preset: Option<AtariPreset>,
+    /// Atari: what an observation shows; `gray84` if not given.
+    pub observation: Option<Observation>,
+    /// Atari: how the picture becomes a square; `area` if not given.
+    pub resize: Option<Resize>,
+    /// Atari: frames per observation; 4 if not given.
+    pub stack: Option<usize>,
+    /// Atari: frames per step; 4 if not given, and by chance 2 to 4 for `Pong-v4`.
+    pub frame_skip: Option<u32>,
+    /// Atari: which actions can be chosen; `minimal` if not given.
+    pub actions: Option<ActionSet>,
+    /// Atari: at most so many times nothing is done at the start of a game (at least once, unless
+    /// it is 0); 30 if not given.
+    pub noop_max: Option<u32>,
+    /// Atari: whether fire is pressed at the start of an episode, and then the third action.
+    pub fire_reset: Option<bool>,
+    /// Atari: what the loss of a life does; `ignored` if not given.
+    pub life_loss: Option<LifeLoss>,
+    /// Atari: whether a reward is only its sign.
+    pub clip_rewards: Option<bool>,
+    /// Atari: frames after which a game is cut off; 108,000 (half an hour) if not given.
+    pub max_frames: Option<u64>,
+    /// Atari: frames without a reward after which a game is cut off; never if not given.
+    pub stuck_frames: Option<u64>,
+    /// Atari: the game's mode; its first if not given.
+    pub mode: Option<u16>,
+    /// Atari: the console's difficulty switches; the game's first setting if not given.
+    pub difficulty: Option<u8>,
 }
 
 impl EnvOptions {
+    /// The same task as it is judged: with whole games and their own points, where training may
+    /// see single lives and clipped rewards.
+    pub fn for_evaluation(&self) -> Self {
+        let mut options = self.clone();
+        if options.preset.is_some() || options.life_loss.is_some() {
+            options.life_loss = Some(LifeLoss::Ignored);
+        }
+        if options.preset.is_some() || options.clip_rewards.is_some() {
+            options.clip_rewards = Some(false);
+        }
+        options
+    }
+
     /// The names of the options that are given.
     fn set(&self) -> impl Iterator<Item = &'static str> {
         [
             (self.max_episode_steps.is_some(), "max_episode_steps"),
             (self.sticky_action_prob.is_some(), "sticky_action_prob"),
             (self.difficulty_ramping.is_some(), "difficulty_ramping"),
+            (self.preset.is_some(), "preset"),
+            (self.observation.is_some(), "observation"),
+            (self.resize.is_some(), "resize"),
+            (self.stack.is_some(), "stack"),
+            (self.frame_skip.is_some(), "frame_skip"),
+            (self.actions.is_some(), "actions"),
+            (self.noop_max.is_some(), "noop_max"),
+            (self.fire_reset.is_some(), "fire_reset"),
+            (self.life_loss.is_some(), "life_loss"),
+            (self.clip_rewards.is_some(), "clip_rewards"),
+            (self.max_frames.is_some(), "max_frames"),
+            (self.stuck_frames.is_some(), "stuck_frames"),
+            (self.mode.is_some(), "mode"),
+            (self.difficulty.is_some(), "difficulty"),
         ]
         .into_iter()
         .filter_map(|(given, name)| given.then_some(name))
@@ -93,7 +154,8 @@ impl EnvOptions {
 /// this program [added](add).
 pub fn all() -> Vec<&'static EnvSpec> {
     let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
-    ENVS.iter().chain(added.iter().copied()).collect()
+    let table = ENVS.iter().chain(atari::specs());
+    table.chain(added.iter().copied()).collect()
 }
 
 /// Adds an environment of one's own, so that every command and every run of this program knows
@@ -115,12 +177,13 @@ pub fn add(spec: EnvSpec) -> Result<(), EnvError> {
 
 static ADDED: RwLock<Vec<&'static EnvSpec>> = RwLock::new(Vec::new());
 
-/// The environment of an id.
+/// The environment of an id, or of the bare name of an Atari game (`Pong` is `ALE/Pong-v5`).
 ///
 /// # Errors
 /// When there is none; the error names the nearest ids.
 pub fn find(id: &str) -> Result<&'static EnvSpec, UnknownEnv> {
-    let found = all().into_iter().find(|spec| spec.id == id);
+    let find = |id: &str| all().into_iter().find(|spec| spec.id == id);
+    let found = find(id).or_else(|| find(&atari::of_bare_name(id)?));
     found.ok_or_else(|| UnknownEnv {
         id: id.to_owned(),
         nearest: nearest(id),
@@ -147,7 +210,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: Some(475.0),
         summary: "balance a pole on a cart that is pushed left or right",
         options: &[],
-        bare: |_| Ok(Box::new(classic::CartPole::new())),
+        bare: |_, _| Ok(Box::new(classic::CartPole::new())),
     },
     EnvSpec {
         id: "MountainCar-v0",
@@ -156,7 +219,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: Some(-110.0),
         summary: "rock a weak car out of a valley",
         options: &[],
-        bare: |_| Ok(Box::new(classic::MountainCar::new())),
+        bare: |_, _| Ok(Box::new(classic::MountainCar::new())),
     },
     EnvSpec {
         id: "MountainCarContinuous-v0",
@@ -165,7 +228,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: Some(90.0),
         summary: "rock a weak car out of a valley, with a throttle that costs",
         options: &[],
-        bare: |_| Ok(Box::new(classic::MountainCarContinuous::new())),
+        bare: |_, _| Ok(Box::new(classic::MountainCarContinuous::new())),
     },
     EnvSpec {
         id: "Acrobot-v1",
@@ -174,7 +237,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: Some(-100.0),
         summary: "swing two links up by a torque at the joint between them",
         options: &[],
-        bare: |_| Ok(Box::new(classic::Acrobot::new())),
+        bare: |_, _| Ok(Box::new(classic::Acrobot::new())),
     },
     EnvSpec {
         id: "Pendulum-v1",
@@ -183,7 +246,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: None,
         summary: "swing a pendulum up and hold it there by a weak torque",
         options: &[],
-        bare: |_| Ok(Box::new(classic::Pendulum::new())),
+        bare: |_, _| Ok(Box::new(classic::Pendulum::new())),
     },
     EnvSpec {
         id: "MinAtar/Asterix-v1",
@@ -192,7 +255,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: None,
         summary: "gather gold and avoid enemies on a 10 x 10 board",
         options: MINATAR_OPTIONS,
-        bare: |options| Ok(Box::new(MinAtar::<minatar::Asterix>::new(false, options)?)),
+        bare: |_, options| Ok(Box::new(MinAtar::<minatar::Asterix>::new(false, options)?)),
     },
     EnvSpec {
         id: "MinAtar/Asterix-v0",
@@ -201,7 +264,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: None,
         summary: "gather gold and avoid enemies on a 10 x 10 board, with all six actions",
         options: MINATAR_OPTIONS,
-        bare: |options| Ok(Box::new(MinAtar::<minatar::Asterix>::new(true, options)?)),
+        bare: |_, options| Ok(Box::new(MinAtar::<minatar::Asterix>::new(true, options)?)),
     },
     EnvSpec {
         id: "MinAtar/Breakout-v1",
@@ -210,7 +273,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: None,
         summary: "break bricks with ball and paddle on a 10 x 10 board",
         options: MINATAR_OPTIONS,
-        bare: |options| Ok(Box::new(MinAtar::<minatar::Breakout>::new(false, options)?)),
+        bare: |_, options| Ok(Box::new(MinAtar::<minatar::Breakout>::new(false, options)?)),
     },
     EnvSpec {
         id: "MinAtar/Breakout-v0",
@@ -219,7 +282,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: None,
         summary: "break bricks with ball and paddle on a 10 x 10 board, with all six actions",
         options: MINATAR_OPTIONS,
-        bare: |options| Ok(Box::new(MinAtar::<minatar::Breakout>::new(true, options)?)),
+        bare: |_, options| Ok(Box::new(MinAtar::<minatar::Breakout>::new(true, options)?)),
     },
     EnvSpec {
         id: "MinAtar/Freeway-v1",
@@ -228,7 +291,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: None,
         summary: "cross a road of eight lanes on a 10 x 10 board",
         options: MINATAR_OPTIONS,
-        bare: |options| Ok(Box::new(MinAtar::<minatar::Freeway>::new(false, options)?)),
+        bare: |_, options| Ok(Box::new(MinAtar::<minatar::Freeway>::new(false, options)?)),
     },
     EnvSpec {
         id: "MinAtar/Freeway-v0",
@@ -237,7 +300,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: None,
         summary: "cross a road of eight lanes on a 10 x 10 board, with all six actions",
         options: MINATAR_OPTIONS,
-        bare: |options| Ok(Box::new(MinAtar::<minatar::Freeway>::new(true, options)?)),
+        bare: |_, options| Ok(Box::new(MinAtar::<minatar::Freeway>::new(true, options)?)),
     },
     EnvSpec {
         id: "MinAtar/Seaquest-v1",
@@ -246,7 +309,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: None,
         summary: "rescue divers, shoot and surface for air on a 10 x 10 board",
         options: MINATAR_OPTIONS,
-        bare: |options| Ok(Box::new(MinAtar::<minatar::Seaquest>::new(false, options)?)),
+        bare: |_, options| Ok(Box::new(MinAtar::<minatar::Seaquest>::new(false, options)?)),
     },
     EnvSpec {
         id: "MinAtar/Seaquest-v0",
@@ -255,7 +318,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: None,
         summary: "rescue divers, shoot and surface for air on a 10 x 10 board, with all six actions",
         options: MINATAR_OPTIONS,
-        bare: |options| Ok(Box::new(MinAtar::<minatar::Seaquest>::new(true, options)?)),
+        bare: |_, options| Ok(Box::new(MinAtar::<minatar::Seaquest>::new(true, options)?)),
     },
     EnvSpec {
         id: "MinAtar/SpaceInvaders-v1",
@@ -264,7 +327,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: None,
         summary: "shoot waves of aliens on a 10 x 10 board",
         options: MINATAR_OPTIONS,
-        bare: |options| {
+        bare: |_, options| {
             Ok(Box::new(MinAtar::<minatar::SpaceInvaders>::new(
                 false, options,
             )?))
@@ -277,7 +340,7 @@ static ENVS: &[EnvSpec] = &[
         reward_threshold: None,
         summary: "shoot waves of aliens on a 10 x 10 board, with all six actions",
         options: MINATAR_OPTIONS,
-        bare: |options| {
+        bare: |_, options| {
             Ok(Box::new(MinAtar::<minatar::SpaceInvaders>::new(
                 true, options,
             )?))
@@ -359,6 +422,13 @@ mod tests {
     }
 
     #[test]
+    fn the_bare_name_of_an_atari_game_is_its_usual_id() {
+        assert_eq!(find("Pong").unwrap().id, "ALE/Pong-v5");
+        assert_eq!(find("Breakout").unwrap().id, "ALE/Breakout-v5");
+        assert_eq!(find("CartPole").unwrap_err().nearest, ["CartPole-v1"]);
+    }
+
+    #[test]
     fn unknown_ids_name_the_nearest() {
         let nearest = |id: &str| find(id).unwrap_err().nearest;
         assert_eq!(nearest("cartpole-v1"), ["CartPole-v1"]);
@@ -366,8 +436,17 @@ mod tests {
         assert_eq!(nearest("CartPole"), ["CartPole-v1"]);
         assert_eq!(nearest("CratPole-v1")[0], "CartPole-v1");
         assert_eq!(
-            nearest("Breakout"),
-            ["MinAtar/Breakout-v1", "MinAtar/Breakout-v0"]
+            nearest("breakout"),
+            [
+                "MinAtar/Breakout-v1",
+                "MinAtar/Breakout-v0",
+                "ALE/Breakout-v5"
+            ]
+        );
+        assert_eq!(nearest("ale/pong-v5"), ["ALE/Pong-v5"]);
+        assert_eq!(
+            nearest("ALE/MontezumasRevenge-v5")[0],
+            "ALE/MontezumaRevenge-v5"
         );
         assert_eq!(nearest("minatar/breakout-v1"), ["MinAtar/Breakout-v1"]);
         assert_eq!(nearest("MinAtar/Freway-v1")[0], "MinAtar/Freeway-v1");

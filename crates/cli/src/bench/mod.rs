@@ -7,6 +7,7 @@ use starling_envs::EnvError;
 use starling_nets::ShapeMismatch;
 use starling_replay::ReplayError;
 
+mod atari;
 mod collect;
 mod envs;
 mod replay;
@@ -37,6 +38,11 @@ pub enum BenchError {
 /// Stepping environments through the vector, one core; those whose id contains `wanted`.
 pub fn envs(wanted: &str, out: &mut dyn Write) -> Result<(), BenchError> {
     envs::run(wanted, out)
+}
+
+/// The Atari games, beside ale-py's vector environment where `python` (or `python3`) has it.
+pub fn atari(python: Option<&str>, out: &mut dyn Write) -> Result<(), BenchError> {
+    atari::run(python, out)
 }
 
 /// The sum tree, and prioritized transitions of pictures.

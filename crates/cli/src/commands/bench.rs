@@ -12,6 +12,9 @@ pub(super) struct Args {
     /// Only environments whose id contains this
     #[arg(long, default_value = "")]
     env: String,
+    /// A Python with ale-py, to compare Atari games with [default: python3]
+    #[arg(long)]
+    python: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -20,6 +23,8 @@ enum What {
     All,
     /// Stepping environments
     Envs,
+    /// Atari games beside ale-py's vector environment (not part of all)
+    Atari,
     /// Drawing from the replay
     Replay,
     /// Collecting with a policy
@@ -37,6 +42,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     if wanted(What::Collect) {
         bench::collect(out)?;
+    }
+    if args.what == What::Atari {
+        super::roms::ensure("ALE/Pong-v5")?;
+        bench::atari(args.python.as_deref(), out)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -18,6 +18,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let spec = registry::find(&args.id)?;
+    super::roms::ensure(spec.id)?;
     let mut env = spec.make(&EnvOptions::default())?;
     let report = check::check(&mut *env, args.seed, args.steps);
     for finding in &report.findings {

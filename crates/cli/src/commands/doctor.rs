@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use crate::envs::atari::roms;
 use crate::nets;
 
 #[derive(clap::Args)]
@@ -57,6 +58,13 @@ pub(super) fn run(Args {}: Args) -> anyhow::Result<ExitCode> {
         let version = version_of(tool);
         line(version.is_some(), tool, version.unwrap_or_default(), remedy);
     }
+    let (roms, all) = (roms::found().len(), starling_atari::games::all().len());
+    let hint = if roms == 0 {
+        " (./starling roms fetches them)"
+    } else {
+        ""
+    };
+    line(true, "atari", format!("{roms} of {all} ROMs{hint}"), "");
     let free = free_disk(Path::new("."));
     let enough = free.is_none_or(|bytes| bytes > 2_000_000_000);
     let text = free.map_or("unknown".into(), |bytes| {

@@ -26,9 +26,11 @@ mod config;
 mod doctor;
 mod eval;
 mod list;
+mod play;
 mod plot;
 mod progress;
 mod resume;
+mod roms;
 mod train;
 
 /// Deep reinforcement learning, from a laptop to a cluster
@@ -43,11 +45,13 @@ const AFTER_HELP: &str = "\
 Examples:
   starling train CartPole-v1
   starling train MinAtar/Breakout-v1 --algo dqn --seed 3 algo.n_steps=5
+  starling train ALE/Pong-v5
   starling eval runs/CartPole-v1/ppo/<run>
   starling plot runs/CartPole-v1/ppo/*
 
 Environment variables:
   STARLING_LIBTORCH  a torch 2.11.0 folder to use instead of the downloaded one (read by ./starling)
+  STARLING_ROMS      a folder of Atari ROMs to use before the user's cache
   NO_COLOR           no colours";
 
 #[derive(Subcommand)]
@@ -58,6 +62,8 @@ enum Command {
     Resume(resume::Args),
     /// Play episodes with a trained agent and report its returns
     Eval(eval::Args),
+    /// Play an Atari game, by chance or by a trained agent: in the terminal and into a GIF
+    Play(play::Args),
     /// Draw learning curves of one or more runs (HTML and PNG)
     Plot(plot::Args),
     /// Show what there is: environments, algorithms, presets
@@ -70,6 +76,8 @@ enum Command {
     CheckEnv(check_env::Args),
     /// Report what is found on this machine, and how to mend what is missing
     Doctor(doctor::Args),
+    /// Get the ROMs of the Atari games, and list those that are here
+    Roms(roms::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -85,12 +93,14 @@ pub fn main() -> ExitCode {
         Command::Train(args) => train::run(args),
         Command::Resume(args) => resume::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Play(args) => play::run(args),
         Command::Plot(args) => plot::run(args),
         Command::List(args) => list::run(args),
         Command::Config(args) => config::run(args),
         Command::Bench(args) => bench::run(args),
         Command::CheckEnv(args) => check_env::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Roms(args) => roms::run(args),
         Command::Completions(args) => completions::run::<Cli>(args),
     };
     match result {

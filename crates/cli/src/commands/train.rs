@@ -119,7 +119,13 @@ impl clap::builder::TypedValueParser for Offered {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config = settings::resolve(&args.wanted.request())?;
+    let request = args.wanted.request();
+    // The size of some observations is only known with the ROM.
+    if let Some(env) = &request.env {
+        super::roms::ensure(env)?;
+    }
+    let config = settings::resolve(&request)?;
+    super::roms::ensure(&config.env_id)?;
     let stop = stop_flag()?;
     let folder = crate::create_folder(&config, &args.runs, &args.name)?;
     write_log(&folder)?;

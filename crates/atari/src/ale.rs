@@ -1,0 +1,265 @@
+//! A game as the Arcade Learning Environment plays it: resets, actions, rewards, one frame at a
+//! time.
+
+use serde::{Deserialize, Serialize};
+
+use std::sync::Arc;
+
+use crate::cartridge::Rom;
+use crate::console::{Console, Machine};
+use crate::controllers::Action;
+use crate::games::{self, Game, Memory, ModeSelector, Outcome, Press, Rules};
+use crate::random::Mt19937;
+
+/// Why a cartridge cannot be played as a game.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AleError {
+    /// No game in the table has this cartridge.
+    #[error("the cartridge with md5 {0} is none of the known games")]
+    UnknownGame(String),
+    /// The game has no such mode.
+    #[error("{game} has no mode {mode}; its modes are {modes:?}")]
+    UnknownMode {
+        /// The game's name.
+        game: &'static str,
+        /// The mode that was asked for.
+        mode: u16,
+        /// The modes there are.
+        modes: &'static [u16],
+    },
+    /// The game has no such difficulty.
+    #[error("{game} has no difficulty {difficulty}; its difficulties are {difficulties:?}")]
+    UnknownDifficulty {
+        /// The game's name.
+        game: &'static str,
+        /// The difficulty that was asked for.
+        difficulty: u8,
+        /// The difficulties there are.
+        difficulties: &'static [u8],
+    },
+}
+
+/// A game being played.
+#[derive(Clone)]
+pub struct Ale {
+    console: Console,
+    play: Play,
+    sticky: f32,
+}
+
+/// Everything that decides how a game goes on: a few KiB of plain data.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct SavedGame {
+    machine: Machine,
+    play: Play,
+}
+
+impl SavedGame {
+    /// The game that was saved.
+    pub fn game(&self) -> &'static Game {
+        self.play.rules.game()
+    }
+}
+
+/// What is remembered between frames beside the console.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+struct Play {
+    rules: Rules,
+    outcome: Outcome,
+    /// The stream of sticky actions.
+    random: Mt19937,
+    last: [Action; 2],
+    mode: u16,
+    difficulty: u8,
+    frame: u64,
+    episode_frame: u64,
+}
+
+/// How long NOOP is held after a system reset.
+const SETTLE_FRAMES: u16 = 60;
+/// How long the console's RESET switch is held.
+const RESET_FRAMES: u16 = 4;
+
+impl Ale {
+    /// Loads a cartridge and resets the environment once, as `loadROM` does. `seed` starts the
+    /// stream of sticky actions.
+    pub fn new(rom: Arc<Rom>, seed: u32) -> Result<Self, AleError> {
+        let game =
+            games::by_md5(rom.md5()).ok_or_else(|| AleError::UnknownGame(rom.md5().to_owned()))?;
+        let mut ale = Self {
+            console: Console::new(rom),
+            play: Play {
+                rules: Rules::new(game),
+                outcome: Outcome {
+                    reward: 0,
+                    terminal: false,
+                    lives: 0,
+                },
+                random: Mt19937::new(seed),
+                last: [Action::NOOP; 2],
+                mode: game.modes.first().copied().unwrap_or(0),
+                difficulty: game.difficulties.first().copied().unwrap_or(0),
+                frame: 0,
+                episode_frame: 0,
+            },
+            sticky: 0.0,
+        };
+        ale.console.inputs().set_paddle_limit(game.paddle_limit);
+        ale.reset();
+        Ok(ale)
+    }
+
+    /// The game.
+    pub fn game(&self) -> &'static Game {
+        self.play.rules.game()
+    }
+
+    /// The console.
+    pub fn console(&self) -> &Console {
+        &self.console
+    }
+
+    /// The 128 bytes of memory.
+    pub fn ram(&self) -> &[u8; 128] {
+        self.console.ram()
+    }
+
+    /// Frames since loading, and since the last reset.
+    pub fn frame_numbers(&self) -> (u64, u64) {
+        (self.play.frame, self.play.episode_frame)
+    }
+
+    /// Reward of the last frame, lives left, and whether the episode is over.
+    pub fn outcome(&self) -> Outcome {
+        self.play.outcome
+    }
+
+    /// Starts the stream of sticky actions anew.
+    pub fn set_seed(&mut self, seed: u32) {
+        self.play.random = Mt19937::new(seed);
+    }
+
+    /// Sets the chance that a frame repeats the last action instead of taking the new one.
+    pub fn set_sticky(&mut self, chance: f32) {
+        self.sticky = chance;
+    }
+
+    /// Chooses the mode that the next reset starts.
+    pub fn set_mode(&mut self, mode: u16) -> Result<(), AleError> {
+        let game = self.game();
+        if !game.modes.contains(&mode) {
+            let (game, modes) = (game.name, game.modes);
+            return Err(AleError::UnknownMode { game, mode, modes });
+        }
+        self.play.mode = mode;
+        Ok(())
+    }
+
+    /// Sets the difficulty switches from the next frame on.
+    pub fn set_difficulty(&mut self, difficulty: u8) -> Result<(), AleError> {
+        let game = self.game();
+        if !game.difficulties.contains(&difficulty) {
+            let (game, difficulties) = (game.name, game.difficulties);
+            return Err(AleError::UnknownDifficulty {
+                game,
+                difficulty,
+                difficulties,
+            });
+        }
+        self.play.difficulty = difficulty;
+        Ok(())
+    }
+
+    /// Starts a new episode.
+    pub fn reset(&mut self) {
+        self.play.episode_frame = 0;
+        self.play.last = [Action::NOOP; 2];
+        self.console.reset();
+        self.console.inputs().center_paddles();
+        self.hold(Action::NOOP, SETTLE_FRAMES);
+        self.press_reset();
+        self.play.rules.reset();
+        let game = self.game();
+        let mut selector = ModeSelector::new(game, self.play.mode);
+        while let Some((press, frames)) = selector.next(self.memory()) {
+            let inputs = self.console.inputs();
+            inputs.switches(press == Press::Reset, press == Press::Select);
+            self.hold(Action::NOOP, frames);
+            self.console.inputs().switches(false, false);
+        }
+        self.press_reset();
+        for (code, frames) in game.starting_actions {
+            self.console.inputs().switches(*code == games::RESET, false);
+            self.hold(Action::new(*code).unwrap_or(Action::NOOP), *frames);
+            self.console.inputs().switches(false, false);
+        }
+        self.play.outcome = Outcome {
+            reward: 0,
+            ..self.play.rules.outcome()
+        };
+    }
+
+    /// Plays one frame. After the end of an episode nothing happens until a reset.
+    pub fn act(&mut self, action: Action) -> Outcome {
+        if self.play.outcome.terminal {
+            self.play.outcome.reward = 0;
+            return self.play.outcome;
+        }
+        for (last, new) in self.play.last.iter_mut().zip([action, Action::NOOP]) {
+            let draw = f64::from(self.play.random.next_u32()) / 4_294_967_296.0;
+            if draw >= f64::from(self.sticky) {
+                *last = new;
+            }
+        }
+        let [first, second] = self.play.last;
+        self.play.outcome = self.emulate(first, second);
+        self.play.frame += 1;
+        self.play.episode_frame += 1;
+        self.play.outcome
+    }
+
+    /// The whole state of the game, but for the picture.
+    pub fn save(&self) -> SavedGame {
+        SavedGame {
+            machine: self.console.save(),
+            play: self.play.clone(),
+        }
+    }
+
+    /// Goes back to a state of the same game. The picture is the old one until the next frame.
+    pub fn restore(&mut self, saved: &SavedGame) {
+        self.console.restore(&saved.machine);
+        self.play.clone_from(&saved.play);
+    }
+
+    fn emulate(&mut self, first: Action, second: Action) -> Outcome {
+        let inputs = self.console.inputs();
+        inputs.set_difficulty(self.play.difficulty);
+        inputs.act(first, second);
+        self.console.run_frame();
+        let memory = Memory {
+            ram: self.console.ram(),
+            cartridge: self.console.cartridge_memory(),
+        };
+        self.play.rules.step(memory)
+    }
+
+    fn memory(&self) -> Memory<'_> {
+        Memory {
+            ram: self.console.ram(),
+            cartridge: self.console.cartridge_memory(),
+        }
+    }
+
+    fn hold(&mut self, action: Action, frames: u16) {
+        for _ in 0..frames {
+            self.emulate(action, Action::NOOP);
+        }
+    }
+
+    fn press_reset(&mut self) {
+        self.console.inputs().switches(true, false);
+        self.hold(Action::NOOP, RESET_FRAMES);
+        self.console.inputs().switches(false, false);
+    }
+}

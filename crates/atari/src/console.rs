@@ -1,0 +1,217 @@
+//! The whole machine: power-up, reset, and one frame after the other.
+//!
+//! [`Machine`] is everything that decides what happens next, a few KiB of plain data: cloning it
+//! saves the game. [`Console`] adds the shared cartridge image and the last frames' logs, from
+//! which the picture is drawn when somebody asks for it.
+
+use serde::{Deserialize, Serialize};
+
+use std::sync::Arc;
+
+use crate::bus::Bus;
+use crate::cartridge::{Cartridge, Rom};
+use crate::controllers::Inputs;
+use crate::cpu::{self, Registers};
+use crate::frames::{Frames, PLAIN};
+use crate::properties::{Format, Properties};
+use crate::random::Mt19937;
+use crate::riot::Riot;
+use crate::tia::{LINE_CLOCKS, LINE_CYCLES, Tia};
+
+/// The console's own random stream always starts here.
+const SEED: u32 = 4_753_849;
+/// A frame that takes more instructions than this goes on in the next update.
+const INSTRUCTIONS_PER_UPDATE: u32 = 25_000;
+
+/// The state of the machine between two frames.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    pub(crate) cpu: Registers,
+    #[serde(with = "crate::wide")]
+    pub(crate) ram: [u8; 128],
+    pub(crate) riot: Riot,
+    pub(crate) tia: Tia,
+    pub(crate) cartridge: Cartridge,
+    /// What is pressed.
+    pub inputs: Inputs,
+    /// Processor cycles since the start of the frame's first line.
+    pub(crate) cycle: i64,
+    /// Whether the last update ended before its frame did.
+    pub(crate) partial: bool,
+    random: Mt19937,
+}
+
+/// An Atari 2600 with a cartridge in it.
+#[derive(Clone)]
+pub struct Console {
+    rom: Arc<Rom>,
+    properties: Properties,
+    machine: Machine,
+    frames: Frames,
+}
+
+impl Console {
+    /// Plugs a cartridge in and switches on: finds out the television format by watching the
+    /// program for a second, then resets.
+    pub fn new(rom: Arc<Rom>) -> Self {
+        let properties = Properties::of(rom.md5());
+        let mut random = Mt19937::new(SEED);
+        let mut ram = [0; 128];
+        ram.fill_with(|| random.next_u32() as u8);
+        let cartridge = Cartridge::new(&rom);
+        let format = properties.format;
+        let tia = make_tia(&properties, Format::Ntsc);
+        let machine = Machine {
+            cpu: Registers::new(0),
+            ram,
+            riot: Riot::new(0),
+            tia,
+            cartridge,
+            inputs: Inputs::new(&properties),
+            cycle: 0,
+            partial: false,
+            random,
+        };
+        let mut console = Self {
+            rom,
+            frames: Frames::new(&machine.tia.beam),
+            properties,
+            machine,
+        };
+        // Power-up draws a timer of its own, before the reset that begins the watching.
+        console.machine.random.next_u32();
+        let format = format.unwrap_or_else(|| console.detect_format());
+        console.properties.format = Some(format);
+        console.machine.tia = make_tia(&console.properties, format);
+        console.reset();
+        console
+    }
+
+    /// The state, to keep or to compare. Restoring it gives the same game from here on; the
+    /// picture is the only thing it does not hold.
+    pub fn save(&self) -> Machine {
+        let mut machine = self.machine.clone();
+        machine.tia.catch_up(self.frames.log());
+        // Equal states compare equal, whatever the log from which they came.
+        machine.tia.replayed = 0;
+        machine
+    }
+
+    /// Puts a kept state back. The picture stays the old one until the next frame.
+    pub fn restore(&mut self, machine: &Machine) {
+        self.machine.clone_from(machine);
+        self.machine.tia.replayed = self.frames.log().len();
+    }
+
+    /// The cartridge.
+    pub fn rom(&self) -> &Arc<Rom> {
+        &self.rom
+    }
+
+    /// The television format the console found.
+    pub fn format(&self) -> Format {
+        self.properties.format.unwrap_or(Format::Ntsc)
+    }
+
+    /// Rows of the picture.
+    pub fn height(&self) -> usize {
+        self.properties.height(self.format()) as usize
+    }
+
+    /// The controllers and switches.
+    pub fn inputs(&mut self) -> &mut Inputs {
+        &mut self.machine.inputs
+    }
+
+    /// The 128 bytes of memory.
+    pub fn ram(&self) -> &[u8; 128] {
+        &self.machine.ram
+    }
+
+    /// Presses the power switch off and on, without the memory fading.
+    pub fn reset(&mut self) {
+        let machine = &mut self.machine;
+        machine.cycle = 0;
+        machine.partial = false;
+        machine.riot = Riot::new(25 + (machine.random.next_u32() % 75) as u8);
+        machine.tia = machine.tia.fresh();
+        machine.cartridge.reset(&mut machine.random);
+        let mut bus = Bus {
+            machine,
+            rom: &self.rom,
+            writes: self.frames.writes(),
+        };
+        let low = bus.read(0xFFFC, 0, 0);
+        let high = bus.read(0xFFFD, 0, 0);
+        machine.cpu = Registers::new(u16::from_le_bytes([low, high]));
+        self.frames.reset(&self.machine.tia.beam);
+    }
+
+    /// Runs to the end of the frame, or as far towards it as one update goes.
+    pub fn run_frame(&mut self) {
+        if !self.machine.partial {
+            self.start_frame();
+        }
+        let mut bus = Bus {
+            machine: &mut self.machine,
+            rom: &self.rom,
+            writes: self.frames.writes(),
+        };
+        self.machine.partial = !cpu::run(&mut bus, INSTRUCTIONS_PER_UPDATE);
+        self.frames.end_update(&mut self.machine);
+    }
+
+    /// Draws the picture as palette indices into `pixels`, row by row.
+    pub fn screen(&self, pixels: &mut [u8]) {
+        self.frames.screen(false, &PLAIN, pixels);
+    }
+
+    /// Draws the picture, or the one of the frame before, each palette index as `shades` says.
+    pub fn shaded_screen(&self, before: bool, shades: &[u8; 256], pixels: &mut [u8]) {
+        self.frames.screen(before, shades, pixels);
+    }
+
+    /// The cartridge's own memory; empty where it has none.
+    pub fn cartridge_memory(&self) -> &[u8] {
+        self.machine.cartridge.memory()
+    }
+
+    fn start_frame(&mut self) {
+        let machine = &mut self.machine;
+        let lines = machine.cycle / LINE_CYCLES;
+        let passed = lines * LINE_CYCLES;
+        let faded = self.properties.format == Some(Format::Pal) && lines % 2 == 1;
+        machine.tia.catch_up(self.frames.writes());
+        machine.cycle -= passed;
+        machine.riot.rebase(passed);
+        machine.tia.rebase(passed);
+        machine.cartridge.rebase(passed);
+        machine.tia.beam.start_frame(faded);
+        machine.tia.replayed = 0;
+        self.frames.start(&machine.tia.beam);
+    }
+
+    fn detect_format(&mut self) -> Format {
+        self.reset();
+        let mut long_frames = 0;
+        for frame in 0..60 {
+            self.run_frame();
+            if frame >= 30 && self.machine.cycle / LINE_CYCLES > 285 {
+                long_frames += 1;
+            }
+        }
+        if long_frames >= 15 {
+            Format::Pal
+        } else {
+            Format::Ntsc
+        }
+    }
+}
+
+/// A TIA that shows the part of a frame where the cartridge's picture is.
+fn make_tia(properties: &Properties, format: Format) -> Tia {
+    let top = properties.top;
+    let bottom = top + properties.height(format);
+    let window = (top * LINE_CLOCKS, bottom * LINE_CLOCKS);
+    Tia::new(format.last_line(), window, properties.combs)
+}

@@ -1,0 +1,150 @@
+//! The pictures of the last frames, kept as what made them: the TIA's state at the start of the
+//! frame and the log of writes since. A frame that nobody looks at is never drawn.
+
+use crate::console::Machine;
+use crate::tia::beam::{Beam, Screen};
+use crate::tia::lines::WIDTH;
+use crate::tia::{Write, clock_of};
+
+/// The running frame and the two before it.
+#[derive(Clone, Debug)]
+pub(crate) struct Frames {
+    frames: [Frame; 3],
+    running: usize,
+}
+
+/// How one frame came to be.
+#[derive(Clone, Debug)]
+struct Frame {
+    start: Beam,
+    writes: Vec<Write>,
+    /// The clock up to which the beam has drawn.
+    end: u32,
+    /// What was on the screen before the beam came by: only kept where the beam did not come by
+    /// everywhere.
+    beneath: Option<Box<[u8]>>,
+}
+
+impl Frame {
+    fn new(start: &Beam) -> Self {
+        Self {
+            start: start.clone(),
+            writes: Vec::with_capacity(2048),
+            end: start.clock(),
+            beneath: None,
+        }
+    }
+
+    /// Draws the frame, each palette index as `shades` says.
+    fn draw(&self, shades: &[u8; 256], pixels: &mut [u8]) {
+        match &self.beneath {
+            Some(beneath) => {
+                for (pixel, index) in pixels.iter_mut().zip(beneath.iter()) {
+                    *pixel = shades[usize::from(*index)];
+                }
+            }
+            None if self.end < self.start.window().1 => pixels.fill(shades[0]),
+            None => {}
+        }
+        let mut screen = Pixels { pixels, shades };
+        let mut beam = self.start.clone();
+        for write in &self.writes {
+            beam.write(*write, &mut screen);
+        }
+        beam.advance(self.end, &mut screen);
+    }
+}
+
+struct Pixels<'a> {
+    pixels: &'a mut [u8],
+    shades: &'a [u8; 256],
+}
+
+impl Screen for Pixels<'_> {
+    const DRAWS: bool = true;
+
+    #[inline(always)]
+    fn row(&mut self, row: u32) -> Option<&mut [u8]> {
+        let start = row as usize * WIDTH as usize;
+        self.pixels.get_mut(start..start + WIDTH as usize)
+    }
+
+    #[inline(always)]
+    fn shade(&self, index: u8) -> u8 {
+        self.shades[usize::from(index)]
+    }
+}
+
+/// Palette indices as they are.
+pub(crate) const PLAIN: [u8; 256] = {
+    let mut shades = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        shades[index] = index as u8;
+        index += 1;
+    }
+    shades
+};
+
+impl Frames {
+    pub(crate) fn new(start: &Beam) -> Self {
+        Self {
+            frames: [Frame::new(start), Frame::new(start), Frame::new(start)],
+            running: 0,
+        }
+    }
+
+    /// The log of the running frame.
+    pub(crate) fn writes(&mut self) -> &mut Vec<Write> {
+        &mut self.frames[self.running].writes
+    }
+
+    /// The log of the running frame, to read.
+    pub(crate) fn log(&self) -> &[Write] {
+        &self.frames[self.running].writes
+    }
+
+    /// A black screen.
+    pub(crate) fn reset(&mut self, start: &Beam) {
+        for frame in &mut self.frames {
+            frame.start.clone_from(start);
+            frame.writes.clear();
+            frame.end = start.clock();
+            frame.beneath = None;
+        }
+    }
+
+    /// Begins a new frame.
+    pub(crate) fn start(&mut self, start: &Beam) {
+        self.running = (self.running + 1) % 3;
+        let frame = &mut self.frames[self.running];
+        frame.start.clone_from(start);
+        frame.writes.clear();
+        frame.end = start.clock();
+        frame.beneath = None;
+    }
+
+    /// Notes how far the beam came.
+    pub(crate) fn end_update(&mut self, machine: &mut Machine) {
+        let before = (self.running + 1) % 3;
+        let window = machine.tia.beam.window();
+        let end = clock_of(machine.tia.touched).clamp(window.0, window.1);
+        self.frames[self.running].end = end;
+        if end < window.1 && self.frames[self.running].beneath.is_none() {
+            let rows = (window.1 - window.0) / crate::tia::LINE_CLOCKS;
+            let mut pixels = vec![0; (rows * WIDTH) as usize].into_boxed_slice();
+            self.frames[before].draw(&PLAIN, &mut pixels);
+            self.frames[self.running].beneath = Some(pixels);
+        }
+    }
+
+    /// Draws the last frame, or the one before it.
+    pub(crate) fn screen(&self, before: bool, shades: &[u8; 256], pixels: &mut [u8]) {
+        let index = if before {
+            self.running + 2
+        } else {
+            self.running
+        };
+        self.frames[index % 3].draw(shades, pixels);
+    }
+}

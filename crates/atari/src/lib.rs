@@ -1,0 +1,67 @@
+//! An Atari 2600 made for learning agents: the console, its games, and what an agent sees.
+//!
+//! It plays every game as the Arcade Learning Environment (ale-py 0.12.1) does, to the bit: memory,
+//! screen, reward, lives and the end of an episode, at every frame. It was written from how the
+//! hardware works and from what that program shows when run; where the two differ, the program is
+//! followed, and the place says so.
+//!
+//! Read first: [`ale::Ale`] (a game, one frame at a time), [`console::Console`] (the machine) and
+//! [`games::Game`] (what is known about a game).
+//!
+//! # The console's map
+//!
+//! ```text
+//!  actions ─▶ controllers ─▶ ┌───────────── console ─────────────┐
+//!                            │ cpu ──▶ bus ─┬─▶ cartridge (dpc)   │──▶ ram ──▶ games (reward, lives)
+//!                            │              ├─▶ riot              │
+//!                            │              └─▶ tia ──▶ write log ─│──▶ frames ──▶ picture
+//!                            └────────────────────▲──────────┬─────┘
+//!                                     collisions  └── beam ◀──┘
+//! ```
+//!
+//! One part of the hardware is one file: `cpu` (the 6507), `bus` (who answers where), `riot` (the
+//! timer and ports), `tia` (what acts at once), `tia::beam` (objects, pixels, collisions),
+//! `cartridge` and `dpc` (banks and chips), [`controllers`]. [`properties`] holds what cannot be
+//! read off a cartridge; [`palette`] and [`picture`] turn indices into what a learner looks at;
+//! [`verify`] compares all of it with recordings of the reference.
+//!
+//! # Three ideas
+//!
+//! **The picture is lazy.** A write to a picture register is only logged, as cycle, register and
+//! value. The beam replays the log when the program reads a collision, and once at the end of a
+//! frame; the pixels of a frame are drawn from the log when somebody asks, and never for the
+//! frames that are skipped. A frame is kept as its log, some KiB, not as pixels.
+//!
+//! **A line is a set of bits.** Each of the six objects is a set of the line's 160 pixels.
+//! Collisions are intersections, looked at only for pairs that have not met yet; a span is
+//! painted eight pixels at a time.
+//!
+//! **The state is plain data.** [`console::Machine`] holds all that decides the future, without a
+//! pointer in it: a clone saves the game. The cartridge's image is shared.
+//!
+//! # Invariants
+//!
+//! - No program, action or order of calls makes it panic, hang or read out of bounds: an update
+//!   ends after 25,000 instructions at the latest.
+//! - Nothing here depends on time, threads or other crates of this workspace.
+//! - The processor's registers live in locals for the length of a run: nothing that is called out
+//!   of line may borrow them.
+
+pub mod ale;
+mod bus;
+pub mod cartridge;
+pub mod console;
+pub mod controllers;
+mod cpu;
+mod dpc;
+mod frames;
+pub mod games;
+mod md5;
+pub mod palette;
+pub mod picture;
+pub mod properties;
+pub mod random;
+mod riot;
+mod tia;
+mod wide;
+pub mod verify;

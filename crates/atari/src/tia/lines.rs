@@ -1,0 +1,137 @@
+//! A line of the picture as bits: which of its 160 pixels an object covers.
+
+/// One bit per pixel, the leftmost pixel in bit 0 of the first word.
+pub(crate) type Line = [u64; 3];
+
+/// Pixels in a line.
+pub(crate) const WIDTH: u32 = 160;
+
+pub(crate) const EMPTY: Line = [0; 3];
+
+/// The pixels from `from` up to, not including, `to`.
+#[inline(always)]
+pub(crate) fn span(from: u32, to: u32) -> Line {
+    let mut line = EMPTY;
+    for (index, word) in line.iter_mut().enumerate() {
+        *word = below(to, index as u32) & !below(from, index as u32);
+    }
+    line
+}
+
+#[inline(always)]
+fn below(pixel: u32, word: u32) -> u64 {
+    let bits = pixel.saturating_sub(word * 64);
+    if bits >= 64 { !0 } else { (1 << bits) - 1 }
+}
+
+/// Adds a pattern of at most 64 pixels at `position`, around the edge of the line.
+#[inline(always)]
+pub(crate) fn place(line: &mut Line, pattern: u64, position: u32) {
+    let position = position % WIDTH;
+    let word = (position / 64) as usize;
+    let shift = position % 64;
+    line[word] |= pattern << shift;
+    if shift != 0 && word < 2 {
+        line[word + 1] |= pattern >> (64 - shift);
+    }
+    if position > WIDTH - 64 {
+        line[0] |= pattern >> (WIDTH - position);
+        line[2] &= 0xFFFF_FFFF;
+    }
+}
+
+/// The pixels of either line.
+#[inline(always)]
+pub(crate) fn both(first: &Line, second: &Line) -> Line {
+    [
+        first[0] | second[0],
+        first[1] | second[1],
+        first[2] | second[2],
+    ]
+}
+
+/// The pixels of both lines at once.
+#[inline(always)]
+pub(crate) fn common(first: &Line, second: &Line) -> Line {
+    [
+        first[0] & second[0],
+        first[1] & second[1],
+        first[2] & second[2],
+    ]
+}
+
+/// Gives the pixels of a line inside a span a colour, eight at a time.
+#[inline(always)]
+pub(crate) fn paint(pixels: &mut [u8], line: &Line, span: &Line, colour: u8) {
+    let colour = u64::from(colour) * 0x0101_0101_0101_0101;
+    for word in 0..3 {
+        let mut bits = line[word] & span[word];
+        while bits != 0 {
+            let byte = bits.trailing_zeros() / 8;
+            let mask = EXPANDED[(bits >> (byte * 8)) as u8 as usize];
+            bits &= !(0xFF << (byte * 8));
+            let at = word * 64 + byte as usize * 8;
+            if let Some(Ok(eight)) = pixels.get_mut(at..at + 8).map(<&mut [u8; 8]>::try_from) {
+                let old = u64::from_le_bytes(*eight);
+                *eight = ((old & !mask) | (colour & mask)).to_le_bytes();
+            }
+        }
+    }
+}
+
+/// Eight bits as eight bytes of all ones or all zeros.
+const EXPANDED: [u64; 256] = {
+    let mut table = [0; 256];
+    let mut bits = 0;
+    while bits < 256 {
+        let mut bit = 0;
+        while bit < 8 {
+            if bits >> bit & 1 != 0 {
+                table[bits] |= 0xFF << (bit * 8);
+            }
+            bit += 1;
+        }
+        bits += 1;
+    }
+    table
+};
+
+/// The playfield's 20 bits, each four pixels wide, in both halves of the line.
+pub(crate) fn playfield(bits: u32, reflect: bool) -> Line {
+    let left = quadruple(bits);
+    let right = if reflect {
+        quadruple(bits.reverse_bits() >> 12)
+    } else {
+        left
+    };
+    [
+        left as u64,
+        (left >> 64) as u64 | (right << 16) as u64,
+        (right >> 48) as u64,
+    ]
+}
+
+/// Spreads 20 bits to four times their width.
+fn quadruple(bits: u32) -> u128 {
+    (0..5).fold(0, |wide, nibble| {
+        let pixels = NIBBLE[(bits >> (nibble * 4) & 0xF) as usize];
+        wide | u128::from(pixels) << (nibble * 16)
+    })
+}
+
+/// Four bits at four times their width.
+const NIBBLE: [u16; 16] = {
+    let mut table = [0; 16];
+    let mut bits = 0;
+    while bits < 16 {
+        let mut bit = 0;
+        while bit < 4 {
+            if bits >> bit & 1 != 0 {
+                table[bits] |= 0xF << (bit * 4);
+            }
+            bit += 1;
+        }
+        bits += 1;
+    }
+    table
+};

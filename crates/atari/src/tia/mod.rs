@@ -1,0 +1,173 @@
+//! The TIA as the processor sees it: registers to write, collisions and input pins to read.
+//!
+//! Writes that only change the picture are not acted on at once: they go into the frame's log,
+//! and the [`Beam`](beam::Beam) replays them when somebody looks, be it the program reading a
+//! collision or a learner looking at the picture.
+
+pub(crate) mod beam;
+pub(crate) mod lines;
+mod motion;
+
+use serde::{Deserialize, Serialize};
+
+use crate::controllers::Inputs;
+use beam::{Beam, NoScreen};
+
+/// One write to a picture register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Write {
+    /// The processor cycle, counted from the start of the frame's first line.
+    pub(crate) cycle: u16,
+    pub(crate) register: u8,
+    pub(crate) value: u8,
+}
+
+/// Clocks of the beam in a line; the processor runs at a third of it.
+pub(crate) const LINE_CLOCKS: u32 = 228;
+/// Processor cycles in a line.
+pub(crate) const LINE_CYCLES: i64 = 76;
+
+/// The part of the TIA that acts at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Tia {
+    /// The beam, as far as the log has been replayed.
+    pub(crate) beam: Beam,
+    /// How many writes of the log have been replayed.
+    pub(crate) replayed: usize,
+    /// From which cycle on clearing VSYNC ends the frame.
+    vsync_ripe: i64,
+    /// A write after this line ends the frame.
+    last_line: i64,
+    /// Whether the paddles' capacitors are held empty.
+    dumping: bool,
+    /// When the capacitors last began to charge.
+    charging_since: i64,
+    /// The cycle of the last access: how far the beam is drawn.
+    pub(crate) touched: i64,
+}
+
+impl Tia {
+    pub(crate) fn new(last_line: i64, window: (u32, u32), combs: bool) -> Self {
+        Self {
+            beam: Beam::new(window, combs),
+            replayed: 0,
+            vsync_ripe: i64::MAX,
+            last_line,
+            dumping: false,
+            charging_since: 0,
+            touched: 0,
+        }
+    }
+
+    /// The chip after a reset.
+    pub(crate) fn fresh(&self) -> Self {
+        Self::new(self.last_line, self.beam.window(), self.beam.combs())
+    }
+
+    pub(crate) fn rebase(&mut self, cycles: i64) {
+        self.touched = self.touched.saturating_sub(cycles);
+        self.charging_since = self.charging_since.saturating_sub(cycles);
+        if self.vsync_ripe != i64::MAX {
+            self.vsync_ripe = self.vsync_ripe.saturating_sub(cycles);
+        }
+    }
+
+    /// Replays what the log holds and the beam has not seen, for its collisions, up to the last
+    /// access.
+    pub(crate) fn catch_up(&mut self, writes: &[Write]) {
+        for write in &writes[self.replayed.min(writes.len())..] {
+            self.beam.write(*write, &mut NoScreen);
+        }
+        self.replayed = writes.len();
+        self.beam.advance(clock_of(self.touched), &mut NoScreen);
+    }
+
+    pub(crate) fn read(
+        &mut self,
+        address: u16,
+        seen: u8,
+        cycle: i64,
+        inputs: &Inputs,
+        writes: &[Write],
+    ) -> u8 {
+        self.touched = cycle;
+        let floating = seen & 0x3F;
+        let register = usize::from(address & 0x0F);
+        match register {
+            0..=7 => {
+                self.catch_up(writes);
+                self.beam.collisions(register) | floating
+            }
+            8..=11 => {
+                let charged = match inputs.charge_cycles(register - 8) {
+                    None => false,
+                    Some(needed) => !self.dumping && cycle > self.charging_since + needed,
+                };
+                u8::from(charged) << 7 | floating
+            }
+            12 | 13 => u8::from(inputs.button_up(register - 12)) << 7 | floating,
+            _ => floating,
+        }
+    }
+
+    /// Returns the cycle at which the processor goes on, and whether the frame has ended.
+    pub(crate) fn write(
+        &mut self,
+        address: u16,
+        value: u8,
+        cycle: i64,
+        writes: &mut Vec<Write>,
+    ) -> (i64, bool) {
+        let register = (address & 0x3F) as u8;
+        self.touched = cycle;
+        let mut resume = cycle;
+        let mut stop = cycle >= (self.last_line + 1) * LINE_CYCLES;
+        match register {
+            0x00 => {
+                if value & 0x02 != 0 {
+                    self.vsync_ripe = cycle + LINE_CYCLES;
+                } else if cycle >= self.vsync_ripe {
+                    self.vsync_ripe = i64::MAX;
+                    stop = true;
+                }
+            }
+            0x02 => {
+                let rest = cycle % LINE_CYCLES;
+                if rest > 0 {
+                    resume += LINE_CYCLES - rest;
+                }
+            }
+            0x01 | 0x04..=0x14 | 0x1B..=0x2C => {
+                if register == 0x01 {
+                    let dump = value & 0x80 != 0;
+                    if self.dumping && !dump {
+                        self.charging_since = cycle;
+                    }
+                    self.dumping = dump;
+                }
+                writes.push(Write {
+                    cycle: short_cycle(cycle),
+                    register,
+                    value,
+                });
+            }
+            _ => {}
+        }
+        (resume, stop)
+    }
+}
+
+/// The clock of a cycle, without running over: beyond all windows only the place in the line
+/// counts.
+pub(crate) fn clock_of(cycle: i64) -> u32 {
+    u32::from(short_cycle(cycle)) * 3
+}
+
+fn short_cycle(cycle: i64) -> u16 {
+    const FAR: i64 = 800 * LINE_CYCLES;
+    if cycle < FAR {
+        cycle.max(0) as u16
+    } else {
+        (FAR + cycle % LINE_CYCLES) as u16
+    }
+}

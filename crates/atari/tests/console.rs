@@ -1,0 +1,148 @@
+//! The console against recordings of the Arcade Learning Environment, and against nonsense.
+//!
+//! The recordings (`fixtures/traces`, written by `record_ale.py`) hold hashes only. The ROMs come
+//! from the folder that `STARLING_ROMS` names, or from `starling/roms` in the user's cache folder;
+//! without them the comparison is skipped, and says so.
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use starling_atari::cartridge::Rom;
+use starling_atari::console::Console;
+use starling_atari::controllers::Action;
+use starling_atari::verify::{Trace, verify};
+
+fn rom_folder() -> Option<PathBuf> {
+    if let Some(folder) = std::env::var_os("STARLING_ROMS") {
+        return Some(folder.into());
+    }
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
+    Some(cache.join("starling").join("roms"))
+}
+
+#[test]
+fn recorded_games_come_out_equal_frame_by_frame() {
+    let Some(roms) = rom_folder().filter(|folder| folder.is_dir()) else {
+        eprintln!("SKIPPED: no ROMs; set STARLING_ROMS to a folder that has them");
+        return;
+    };
+    let traces = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/traces");
+    let mut compared = 0;
+    let mut different = Vec::new();
+    for entry in std::fs::read_dir(traces).unwrap() {
+        let trace = Trace::parse(&std::fs::read(entry.unwrap().path()).unwrap()).unwrap();
+        let Ok(bytes) = std::fs::read(roms.join(format!("{}.bin", trace.game))) else {
+            eprintln!("SKIPPED: no ROM of {}", trace.game);
+            continue;
+        };
+        let report = verify(Arc::new(Rom::new(&bytes).unwrap()), &trace).unwrap();
+        compared += 1;
+        if !report.equal() {
+            different.push(format!("{}: {report:?}", trace.game));
+        }
+    }
+    assert!(
+        different.is_empty(),
+        "of {compared} games these differ: {different:#?}"
+    );
+}
+
+/// A stream of bytes that is different for every seed.
+struct Noise(u64);
+
+impl Noise {
+    fn byte(&mut self) -> u8 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 56) as u8
+    }
+
+    fn action(&mut self) -> Action {
+        Action::new(self.byte() % 18).unwrap()
+    }
+}
+
+fn noise_rom(size: usize, seed: u64) -> Arc<Rom> {
+    let mut noise = Noise(seed);
+    let mut bytes: Vec<u8> = (0..size).map(|_| noise.byte()).collect();
+    if seed.is_multiple_of(3) {
+        // Cartridges with memory have nothing in their first 256 bytes.
+        for bank in bytes.chunks_exact_mut(4096) {
+            bank[..256].fill(0xFF);
+        }
+    }
+    Arc::new(Rom::new(&bytes).unwrap())
+}
+
+#[test]
+fn noise_as_a_program_runs_a_thousand_frames() {
+    for (seed, size) in [2048, 4096, 8192, 16384, 10240, 10495]
+        .into_iter()
+        .cycle()
+        .take(24)
+        .enumerate()
+    {
+        let mut console = Console::new(noise_rom(size, seed as u64));
+        let mut noise = Noise(seed as u64 + 100);
+        let mut pixels = vec![0; console.height() * 160];
+        for frame in 0..1000 {
+            let (first, second) = (noise.action(), noise.action());
+            console.inputs().act(first, second);
+            if frame % 100 == 99 {
+                let switches = noise.byte();
+                console
+                    .inputs()
+                    .switches(switches & 1 != 0, switches & 2 != 0);
+                console.inputs().set_difficulty(switches >> 6);
+                if switches & 4 != 0 {
+                    console.reset();
+                }
+            }
+            console.run_frame();
+            if frame % 7 == 0 {
+                console.screen(&mut pixels);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_restored_state_goes_on_as_the_first_time() {
+    for seed in 0..12 {
+        let mut console = Console::new(noise_rom(4096, seed + 1000));
+        let mut noise = Noise(seed);
+        for _ in 0..50 {
+            let action = noise.action();
+            console.inputs().act(action, Action::NOOP);
+            console.run_frame();
+        }
+        let saved = console.save();
+        let play = |console: &mut Console| {
+            let mut noise = Noise(seed + 7);
+            let mut memories = Vec::new();
+            for _ in 0..50 {
+                let action = noise.action();
+                console.inputs().act(action, Action::NOOP);
+                console.run_frame();
+                memories.push(*console.ram());
+            }
+            (memories, console.save())
+        };
+        let first = play(&mut console);
+        console.restore(&saved);
+        let second = play(&mut console);
+        assert!(first == second, "seed {seed}");
+    }
+}
+
+#[test]
+fn images_of_other_sizes_are_refused() {
+    for size in [0, 1, 2047, 2049, 4095, 10239, 10496, 32768] {
+        assert!(Rom::new(&vec![0; size]).is_err(), "{size}");
+    }
+}

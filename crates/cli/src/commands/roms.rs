@@ -1,0 +1,71 @@
+//! `starling roms`: the cartridges of the Atari games.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::envs::atari::{self, roms};
+use crate::envs::registry;
+use crate::roms::fetch;
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Take ROMs from this folder instead of downloading them; files are known by their content
+    #[arg(long, value_name = "DIR")]
+    from: Option<PathBuf>,
+    /// Only list what is there
+    #[arg(long, conflicts_with = "from")]
+    list: bool,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let all = starling_atari::games::all().len();
+    if !args.list {
+        let (games, folder) = match &args.from {
+            Some(from) => roms::install(from)?,
+            None if roms::found().len() == all => (Vec::new(), PathBuf::new()),
+            None => {
+                eprintln!("fetching the ROMs of ale-py 0.12.1 with pip (3 MB)");
+                fetch()?
+            }
+        };
+        if args.from.is_some() || !games.is_empty() {
+            println!("{} ROMs put into {}", games.len(), folder.display());
+        }
+    }
+    let mut right = 0;
+    for (game, path) in roms::found() {
+        match roms::load(game) {
+            Ok(_) => {
+                right += 1;
+                println!("ok     {:<20} {}", game.name, path.display());
+            }
+            Err(error) => println!("wrong  {error}"),
+        }
+    }
+    println!("{right} of {all} games can be played");
+    Ok(match right {
+        0 => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// Fetches the ROMs if an environment needs one that is not there, after saying so.
+pub(super) fn ensure(env_id: &str) -> anyhow::Result<()> {
+    // An unknown id is reported where it is used.
+    let Ok(spec) = registry::find(env_id) else {
+        return Ok(());
+    };
+    match atari::parse(spec.id) {
+        Some((game, _)) if !roms::is_there(game) => {
+            eprintln!(
+                "{} needs the ROM of {}, which is not here: fetching the ROMs of ale-py 0.12.1 \
+                 with pip (3 MB, once)",
+                spec.id, game.name
+            );
+            let (games, folder) = fetch()?;
+            eprintln!("{} ROMs put into {}", games.len(), folder.display());
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,467 @@
+//! Atari 2600 games: `starling-atari`'s console as environments.
+//!
+//! Read first: [`AtariEnv`]. What a step shows, and when, is what Gymnasium's
+//! `AtariPreprocessing` and `FrameStackObservation` show, byte for byte; [`AtariPreset`] and the
+//! other types of `options` say what can be set. [`roms`] finds the cartridges.
+
+mod bilinear;
+mod ids;
+mod options;
+mod picture;
+pub mod roms;
+
+#[cfg(test)]
+mod against_gymnasium;
+#[cfg(test)]
+mod tests;
+
+pub use ids::{Version, parse};
+pub use options::{ActionSet, AtariPreset, LifeLoss, Observation, Resize};
+
+pub(crate) use ids::{of_bare_name, specs};
+
+use rand::{Rng as _, RngExt as _};
+use serde::{Deserialize, Serialize};
+use starling_atari::ale::{Ale, AleError, SavedGame};
+use starling_atari::controllers::Action as Press;
+use starling_atari::games::Game;
+
+use crate::wrappers::{load, save};
+use crate::{Action, Env, EnvError, EnvOptions, ObsMut, Rng, Space, Step};
+use options::{Settings, Skip};
+use picture::{Frames, Picture};
+use roms::RomsError;
+
+impl From<RomsError> for EnvError {
+    fn from(error: RomsError) -> Self {
+        EnvError::Failed(error.to_string())
+    }
+}
+
+impl From<AleError> for EnvError {
+    fn from(error: AleError) -> Self {
+        EnvError::Failed(error.to_string())
+    }
+}
+
+/// An Atari game as an environment.
+pub struct AtariEnv {
+    game: &'static Game,
+    settings: Settings,
+    /// What each choice presses.
+    presses: Vec<Press>,
+    /// The console is switched on when it is needed: the ROM may be missing until then.
+    running: Option<Box<Running>>,
+}
+
+/// A console and what is remembered about the episode.
+struct Running {
+    ale: Ale,
+    picture: Picture,
+    episode: Episode,
+}
+
+/// What is remembered between steps beside the console.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Episode {
+    /// Whether there was a reset, which seeds the sticky actions.
+    started: bool,
+    /// Whether the next reset starts the game anew.
+    over: bool,
+    lives: u8,
+    /// The frame of the last reward.
+    rewarded_at: u64,
+    /// The frames that are shown, one after the other, and the place of the oldest.
+    stack: Vec<u8>,
+    oldest: usize,
+}
+
+/// What one choice led to.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    reward: i32,
+    /// The game is over, or a life was lost that counts as its end.
+    terminated: bool,
+    truncated: bool,
+    frames: Option<Frames>,
+}
+
+impl AtariEnv {
+    /// An environment of a game.
+    ///
+    /// # Errors
+    /// When an option is out of range, or the picture's size is asked for and the game's ROM is
+    /// not there.
+    pub fn new(
+        game: &'static Game,
+        version: Version,
+        options: &EnvOptions,
+    ) -> Result<Self, EnvError> {
+        let settings = Settings::new(version, options)?;
+        let codes = match settings.actions {
+            ActionSet::Minimal => game.minimal_actions.to_vec(),
+            ActionSet::Full | ActionSet::Masked => (0..18).collect(),
+        };
+        let mut env = Self {
+            game,
+            settings,
+            presses: codes.into_iter().filter_map(Press::new).collect(),
+            running: None,
+        };
+        env.check_mode()?;
+        if matches!(
+            env.settings.observation,
+            Observation::Gray | Observation::Rgb
+        ) {
+            env.running()?;
+        }
+        Ok(env)
+    }
+
+    /// The game.
+    pub fn game(&self) -> &'static Game {
+        self.game
+    }
+
+    /// The console, once an episode was started.
+    pub fn console(&self) -> Option<&Ale> {
+        self.running.as_ref().map(|running| &running.ale)
+    }
+
+    /// Refuses modes and difficulties that the game does not have, without a ROM.
+    fn check_mode(&self) -> Result<(), EnvError> {
+        let (game, settings) = (self.game, &self.settings);
+        if let Some(mode) = settings.mode
+            && !game.modes.contains(&mode)
+        {
+            let (game, modes) = (game.name, game.modes);
+            return Err(AleError::UnknownMode { game, mode, modes }.into());
+        }
+        if let Some(difficulty) = settings.difficulty
+            && !game.difficulties.contains(&difficulty)
+        {
+            let (game, difficulties) = (game.name, game.difficulties);
+            return Err(AleError::UnknownDifficulty {
+                game,
+                difficulty,
+                difficulties,
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    /// The console, switched on if it was not.
+    fn running(&mut self) -> Result<&mut Running, EnvError> {
+        let running = match self.running.take() {
+            Some(running) => running,
+            None => {
+                let mut ale = roms::console(self.game)?;
+                ale.set_sticky(self.settings.sticky);
+                if let Some(mode) = self.settings.mode {
+                    ale.set_mode(mode)?;
+                }
+                if let Some(difficulty) = self.settings.difficulty {
+                    ale.set_difficulty(difficulty)?;
+                }
+                let settings = &self.settings;
+                let picture = Picture::new(settings.observation, settings.resize, &ale);
+                let length = picture.shape(self.settings.stack).iter().product();
+                let stack = vec![0; length];
+                Box::new(Running {
+                    ale,
+                    picture,
+                    episode: Episode {
+                        over: true,
+                        stack,
+                        ..Episode::default()
+                    },
+                })
+            }
+        };
+        Ok(self.running.insert(running))
+    }
+
+    /// Starts an episode, up to the picture that it starts with.
+    fn start(&mut self, draws: &mut impl Draws) -> Result<(), EnvError> {
+        let settings = self.settings.clone();
+        let choice = self.presses.get(2).copied();
+        let fires = settings.fire_reset && self.game.minimal_actions.contains(&1);
+        let running = self.running()?;
+        if !running.episode.started {
+            running.ale.set_seed(draws.seed());
+            running.episode.started = true;
+        }
+        if settings.life_loss != LifeLoss::Continues || running.episode.over {
+            running.restart(&settings, draws);
+        } else {
+            // Goes on with the next life, of which there is nothing to see yet.
+            let turn = running.turn(Press::NOOP, &settings, draws);
+            running.draw(turn);
+        }
+        if fires {
+            for press in [Some(Press::FIRE), choice].into_iter().flatten() {
+                let turn = running.turn(press, &settings, draws);
+                running.draw(turn);
+                if turn.terminated || turn.truncated {
+                    running.restart(&settings, draws);
+                }
+            }
+        }
+        running.fill_stack();
+        Ok(())
+    }
+
+    fn write(&self, mut obs: ObsMut<'_>) {
+        let Some(running) = &self.running else { return };
+        let (recent, old) = running.episode.stack.split_at(running.episode.oldest);
+        let out = obs.as_mut_slice::<u8>();
+        out[..old.len()].copy_from_slice(old);
+        out[old.len()..].copy_from_slice(recent);
+    }
+}
+
+impl Running {
+    /// Starts the game anew and does nothing for a while, by chance.
+    fn restart(&mut self, settings: &Settings, draws: &mut impl Draws) {
+        self.ale.reset();
+        if settings.noop_max > 0 {
+            for _ in 0..draws.noops(settings.noop_max) {
+                if self.play(Press::NOOP, settings, draws).1 {
+                    self.ale.reset();
+                }
+            }
+        }
+        self.episode.over = false;
+        self.episode.lives = self.ale.outcome().lives;
+        self.episode.rewarded_at = self.ale.frame_numbers().1;
+        self.draw(Turn {
+            frames: Some(Frames::Last),
+            ..Turn::default()
+        });
+    }
+
+    /// One frame, or two to four by chance: the reward, and whether the game is over or cut off.
+    fn play(&mut self, press: Press, settings: &Settings, draws: &mut impl Draws) -> (i32, bool) {
+        let frames = match settings.skip {
+            Skip::Fixed(_) => 1,
+            Skip::Random => draws.frames(),
+        };
+        let mut reward = 0;
+        for _ in 0..frames {
+            reward += self.ale.act(press).reward;
+        }
+        let frame = self.ale.frame_numbers().1;
+        if reward != 0 {
+            self.episode.rewarded_at = frame;
+        }
+        let done = self.ale.outcome().terminal || self.truncated(settings);
+        (reward, done)
+    }
+
+    fn truncated(&self, settings: &Settings) -> bool {
+        let frame = self.ale.frame_numbers().1;
+        let idle = frame - self.episode.rewarded_at.min(frame);
+        frame >= settings.max_frames || settings.stuck_frames.is_some_and(|most| idle >= most)
+    }
+
+    /// One choice, for as many frames as are skipped.
+    fn turn(&mut self, press: Press, settings: &Settings, draws: &mut impl Draws) -> Turn {
+        let skip = match settings.skip {
+            Skip::Fixed(skip) => skip,
+            Skip::Random => 1,
+        };
+        let mut turn = Turn::default();
+        let mut played = 0;
+        let mut lost = false;
+        while played < skip {
+            let (reward, done) = self.play(press, settings, draws);
+            turn.reward += reward;
+            played += 1;
+            if settings.life_loss == LifeLoss::Resets {
+                lost |= self.ale.outcome().lives < self.episode.lives;
+                self.episode.lives = self.ale.outcome().lives;
+            }
+            if done || lost {
+                break;
+            }
+        }
+        turn.terminated = self.ale.outcome().terminal || lost;
+        turn.truncated = self.truncated(settings);
+        let ended = turn.terminated || turn.truncated;
+        self.episode.over |= ended;
+        // A frame with which the game ends is not looked at any more, as in the reference: what
+        // is shown is the last picture, into which the frame before the end may have come.
+        turn.frames = match (ended, skip) {
+            (false, 1) => Some(Frames::Last),
+            (false, _) => Some(Frames::LastTwo),
+            (true, 2..) if played == skip => Some(Frames::ShownAndBefore),
+            (true, _) => None,
+        };
+        if settings.life_loss == LifeLoss::Continues {
+            let lives = self.ale.outcome().lives;
+            turn.terminated |= lives > 0 && lives < self.episode.lives;
+            self.episode.lives = lives;
+        }
+        turn
+    }
+
+    /// Puts what a turn shows in the place of the oldest frame.
+    fn draw(&mut self, turn: Turn) {
+        let episode = &mut self.episode;
+        let length = self.picture.frame_len();
+        let place = &mut episode.stack[episode.oldest..episode.oldest + length];
+        match turn.frames {
+            Some(frames) => self.picture.draw(&self.ale, frames, place),
+            None => self.picture.show(&self.ale, place),
+        }
+        episode.oldest = (episode.oldest + length) % episode.stack.len();
+    }
+
+    /// Puts the latest frame into all places.
+    fn fill_stack(&mut self) {
+        let episode = &mut self.episode;
+        let length = self.picture.frame_len();
+        let latest = (episode.oldest + episode.stack.len() - length) % episode.stack.len();
+        for place in (0..episode.stack.len()).step_by(length) {
+            episode.stack.copy_within(latest..latest + length, place);
+        }
+        episode.oldest = 0;
+    }
+}
+
+/// Where an environment takes its chance from: a generator, or in tests a record.
+trait Draws {
+    /// The seed of the sticky actions.
+    fn seed(&mut self) -> u32;
+
+    /// How long nothing is done at the start: 1 to `most` times.
+    fn noops(&mut self, most: u32) -> u32;
+
+    /// Frames of one step: 2, 3 or 4.
+    fn frames(&mut self) -> u32;
+}
+
+impl Draws for Rng {
+    fn seed(&mut self) -> u32 {
+        self.next_u32()
+    }
+
+    fn noops(&mut self, most: u32) -> u32 {
+        self.random_range(1..=most)
+    }
+
+    fn frames(&mut self) -> u32 {
+        self.random_range(2..=4)
+    }
+}
+
+/// A saved environment.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    game: SavedGame,
+    episode: Episode,
+    full: Vec<u8>,
+}
+
+impl Env for AtariEnv {
+    fn observation_space(&self) -> Space {
+        let height = self
+            .running
+            .as_ref()
+            .map_or(0, |running| running.ale.console().height());
+        let settings = &self.settings;
+        Space::bytes(
+            &picture::shape(settings.observation, settings.stack, height),
+            255,
+        )
+    }
+
+    fn action_space(&self) -> Space {
+        Space::Discrete {
+            n: self.presses.len(),
+        }
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: ObsMut<'_>) -> Result<(), EnvError> {
+        self.start(rng)?;
+        self.write(obs);
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        action: Action<'_>,
+        rng: &mut Rng,
+        obs: ObsMut<'_>,
+    ) -> Result<Step, EnvError> {
+        let press = self.presses[action.discrete(self.presses.len())?];
+        let Some(running) = &mut self.running else {
+            return Err(EnvError::Failed(
+                "it was not reset before its first step".into(),
+            ));
+        };
+        let turn = running.turn(press, &self.settings, rng);
+        running.draw(turn);
+        self.write(obs);
+        let reward = match self.settings.clip_rewards {
+            true => turn.reward.signum(),
+            false => turn.reward,
+        };
+        Ok(Step {
+            reward: reward as f32,
+            terminated: turn.terminated,
+            truncated: turn.truncated,
+        })
+    }
+
+    fn masks_actions(&self) -> bool {
+        self.settings.actions == ActionSet::Masked
+    }
+
+    fn legal_actions(&self, mask: &mut [u8]) {
+        for (flag, press) in mask.iter_mut().zip(&self.presses) {
+            *flag = u8::from(self.game.minimal_actions.contains(&press.code()));
+        }
+    }
+
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        let running = self
+            .running
+            .as_ref()
+            .filter(|running| running.episode.started)?;
+        save(&(running.ale.save(), &running.episode, &running.picture.full))
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), EnvError> {
+        let saved: Saved = load(snapshot)?;
+        let game = self.game.name;
+        let running = self.running()?;
+        let length = running.picture.frame_len();
+        let episode = &running.episode;
+        if saved.game.game().name != game
+            || saved.episode.stack.len() != episode.stack.len()
+            || saved.full.len() != running.picture.full.len()
+            || saved.episode.oldest >= saved.episode.stack.len()
+            || !saved.episode.oldest.is_multiple_of(length)
+        {
+            return Err(EnvError::Snapshot(format!(
+                "it is of {}, or of other options",
+                saved.game.game().name
+            )));
+        }
+        running.ale.restore(&saved.game);
+        running.episode = saved.episode;
+        running.picture.full = saved.full;
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for AtariEnv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AtariEnv")
+            .field("game", &self.game.name)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

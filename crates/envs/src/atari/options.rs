@@ -1,0 +1,255 @@
+//! What can be set about an Atari environment, and the presets of the field.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::Version;
+use crate::{EnvError, EnvOptions};
+
+/// Settings that belong together, named after where they are in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AtariPreset {
+    /// Gymnasium's `AtariPreprocessing` and `FrameStackObservation(4)`.
+    #[default]
+    Gymnasium,
+    /// What agents after Mnih et al. (2015) are trained with, as in the wrappers of OpenAI
+    /// Baselines: beside Gymnasium's it presses fire at the start, ends an episode with each
+    /// life (and goes on from there), clips rewards and has no sticky actions. The picture is
+    /// Gymnasium's.
+    Deepmind,
+    /// Facebook's `rela`; not there yet.
+    Rela,
+    /// The library `rlpyt`; not there yet.
+    Rlpyt,
+    /// The protocol SABER of Toromanoff et al. (2019): all 18 actions, sticky, no no-ops, games
+    /// of up to 100 hours that are cut off after 5 minutes without a reward. Its corrections of
+    /// single games' scores are not made.
+    Saber,
+}
+
+/// What an observation shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Observation {
+    /// The picture in grey, resized to 84×84: `[stack, 84, 84]`.
+    #[default]
+    Gray84,
+    /// The picture in grey as it is: `[stack, height, 160]`.
+    Gray,
+    /// The picture in colour, three planes per frame: `[3 stack, height, 160]`.
+    Rgb,
+    /// The console's memory: `[stack, 128]`.
+    Ram,
+}
+
+/// How a picture becomes a square of 84×84.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resize {
+    /// The mean over the area of each new pixel, of the maximum of two frames (OpenCV's
+    /// `INTER_AREA`).
+    #[default]
+    Area,
+    /// Between the nearest pixels, each frame by itself before the maximum is taken (OpenCV's
+    /// `INTER_LINEAR`).
+    Bilinear,
+}
+
+/// Which of the 18 actions can be chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ActionSet {
+    /// Those that do something in the game.
+    #[default]
+    Minimal,
+    /// All 18.
+    Full,
+    /// All 18, of which only those are legal that do something in the game.
+    Masked,
+}
+
+/// What the loss of a life does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LifeLoss {
+    /// Nothing.
+    #[default]
+    Ignored,
+    /// It ends the episode, and the next one starts the game anew (Gymnasium's
+    /// `terminal_on_life_loss`).
+    Resets,
+    /// It ends the episode, and the next one goes on with the lives that are left (OpenAI
+    /// Baselines' `EpisodicLifeEnv`).
+    Continues,
+}
+
+/// The names of the [`EnvOptions`] that Atari environments have.
+pub(super) const NAMES: &[&str] = &[
+    "preset",
+    "observation",
+    "resize",
+    "stack",
+    "frame_skip",
+    "sticky_action_prob",
+    "actions",
+    "noop_max",
+    "fire_reset",
+    "life_loss",
+    "clip_rewards",
+    "max_frames",
+    "stuck_frames",
+    "mode",
+    "difficulty",
+];
+
+/// Frames of an hour.
+const HOUR: u64 = 60 * 60 * 60;
+
+/// How many frames pass per step of the environment within.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Skip {
+    /// Always so many, the picture being the maximum of the last two.
+    Fixed(u32),
+    /// Two to four by chance, the picture being the last one (`Pong-v4`).
+    Random,
+}
+
+/// Every setting of one environment.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Settings {
+    pub(super) observation: Observation,
+    pub(super) resize: Resize,
+    pub(super) stack: usize,
+    pub(super) skip: Skip,
+    pub(super) sticky: f32,
+    pub(super) actions: ActionSet,
+    pub(super) noop_max: u32,
+    pub(super) fire_reset: bool,
+    pub(super) life_loss: LifeLoss,
+    pub(super) clip_rewards: bool,
+    pub(super) max_frames: u64,
+    pub(super) stuck_frames: Option<u64>,
+    pub(super) mode: Option<u16>,
+    pub(super) difficulty: Option<u8>,
+}
+
+impl Settings {
+    /// What the id, the preset and the options come to; options go before presets, and presets
+    /// before what the id says.
+    pub(super) fn new(version: Version, options: &EnvOptions) -> Result<Self, EnvError> {
+        let mut settings = Self {
+            observation: Observation::Gray84,
+            resize: Resize::Area,
+            stack: 4,
+            skip: match version {
+                Version::V5 | Version::NoFrameskip => Skip::Fixed(4),
+                Version::V4 => Skip::Random,
+            },
+            sticky: match version {
+                Version::V5 => 0.25,
+                Version::NoFrameskip | Version::V4 => 0.0,
+            },
+            actions: ActionSet::Minimal,
+            noop_max: 30,
+            fire_reset: false,
+            life_loss: LifeLoss::Ignored,
+            clip_rewards: false,
+            max_frames: 108_000,
+            stuck_frames: None,
+            mode: options.mode,
+            difficulty: options.difficulty,
+        };
+        match options.preset.unwrap_or_default() {
+            AtariPreset::Gymnasium => {}
+            AtariPreset::Deepmind => {
+                settings.skip = Skip::Fixed(4);
+                settings.sticky = 0.0;
+                settings.fire_reset = true;
+                settings.life_loss = LifeLoss::Continues;
+                settings.clip_rewards = true;
+            }
+            AtariPreset::Saber => {
+                settings.resize = Resize::Bilinear;
+                settings.skip = Skip::Fixed(4);
+                settings.sticky = 0.25;
+                settings.actions = ActionSet::Full;
+                settings.noop_max = 0;
+                settings.clip_rewards = true;
+                settings.max_frames = 100 * HOUR;
+                settings.stuck_frames = Some(HOUR / 12);
+            }
+            AtariPreset::Rela | AtariPreset::Rlpyt => {
+                return Err(EnvError::Failed(
+                    "the presets rela and rlpyt show pictures that are not there yet (colours \
+                     pooled before they become grey; 104 x 80); preset must be gymnasium, \
+                     deepmind or saber"
+                        .into(),
+                ));
+            }
+        }
+        settings.take(options)?;
+        Ok(settings)
+    }
+
+    fn take(&mut self, options: &EnvOptions) -> Result<(), EnvError> {
+        fn set<T: Copy>(slot: &mut T, given: Option<T>) {
+            if let Some(given) = given {
+                *slot = given;
+            }
+        }
+        set(&mut self.observation, options.observation);
+        set(&mut self.resize, options.resize);
+        set(&mut self.stack, options.stack);
+        set(&mut self.skip, options.frame_skip.map(Skip::Fixed));
+        set(&mut self.actions, options.actions);
+        set(&mut self.noop_max, options.noop_max);
+        set(&mut self.fire_reset, options.fire_reset);
+        set(&mut self.life_loss, options.life_loss);
+        set(&mut self.clip_rewards, options.clip_rewards);
+        set(&mut self.max_frames, options.max_frames);
+        if options.stuck_frames.is_some() {
+            self.stuck_frames = options.stuck_frames;
+        }
+        let sticky = options.sticky_action_prob.unwrap_or(self.sticky.into());
+        self.sticky = sticky as f32;
+        let require = |good: bool, what: &str, is: String, allowed: &str| match good {
+            true => Ok(()),
+            false => Err(EnvError::Failed(format!(
+                "{what} is {is}; it must be {allowed}"
+            ))),
+        };
+        let between = "between 0 and 1";
+        require(
+            (0.0..=1.0).contains(&sticky),
+            "sticky_action_prob",
+            sticky.to_string(),
+            between,
+        )?;
+        let stack = self.stack;
+        require(
+            (1..=64).contains(&stack),
+            "stack",
+            stack.to_string(),
+            "1 to 64",
+        )?;
+        if let Skip::Fixed(skip) = self.skip {
+            require(
+                (1..=1000).contains(&skip),
+                "frame_skip",
+                skip.to_string(),
+                "1 to 1000",
+            )?;
+        }
+        let noops = self.noop_max;
+        require(
+            noops <= 10_000,
+            "noop_max",
+            noops.to_string(),
+            "at most 10000",
+        )?;
+        let frames = self.max_frames;
+        require(frames >= 1, "max_frames", frames.to_string(), "at least 1")?;
+        let stuck = self.stuck_frames;
+        require(stuck != Some(0), "stuck_frames", "0".into(), "at least 1")
+    }
+}

@@ -1,0 +1,252 @@
+//! Options, errors and snapshots.
+
+use std::io::Write as _;
+
+use rand::RngExt as _;
+use starling_atari::games;
+use starling_tree::{Array, Tree};
+
+use super::*;
+use crate::{registry, stream};
+
+/// Whether these games can be played here. Says so, past the test harness, where they cannot.
+pub(super) fn roms_are_there(games: &[&'static str]) -> bool {
+    let missing: Vec<&str> = games
+        .iter()
+        .filter(|name| !roms::is_there(games::by_name(name).unwrap()))
+        .copied()
+        .collect();
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        let line = format!("SKIPPED: no ROM of {missing} (./starling roms fetches them)\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    missing.is_empty()
+}
+
+fn make(id: &str, options: &str) -> Result<Box<dyn Env>, EnvError> {
+    registry::find(id)
+        .unwrap()
+        .make(&serde_json::from_str(options).unwrap())
+}
+
+fn row_of(env: &dyn Env) -> Tree<Array> {
+    env.observation_space()
+        .spec()
+        .map(|spec| Array::zeros(spec.dtype, &spec.shape))
+}
+
+/// Plays random legal actions; returns what was seen and given.
+fn play(env: &mut dyn Env, rng: &mut Rng, steps: usize) -> Vec<(Vec<u8>, Step)> {
+    let mut row = row_of(env);
+    let Space::Discrete { n } = env.action_space() else {
+        panic!("actions are discrete")
+    };
+    let mut seen = Vec::new();
+    for _ in 0..steps {
+        let action = Action::Discrete(rng.random_range(0..n));
+        let step = env.step(action, rng, ObsMut::at(&mut row, &[])).unwrap();
+        seen.push((
+            ObsMut::at(&mut row, &[]).as_mut_slice::<u8>().to_vec(),
+            step,
+        ));
+        if step.done() {
+            env.reset(rng, ObsMut::at(&mut row, &[])).unwrap();
+        }
+    }
+    seen
+}
+
+#[test]
+fn spaces_need_no_rom() {
+    let env = make("ALE/Pong-v5", "{}").unwrap();
+    assert_eq!(env.observation_space(), Space::bytes(&[4, 84, 84], 255));
+    assert_eq!(env.action_space(), Space::Discrete { n: 6 });
+    assert!(!env.masks_actions());
+    let env = make(
+        "Pong",
+        r#"{"actions": "masked", "observation": "ram", "stack": 1}"#,
+    )
+    .unwrap();
+    assert_eq!(env.observation_space(), Space::bytes(&[1, 128], 255));
+    assert_eq!(env.action_space(), Space::Discrete { n: 18 });
+    assert!(env.masks_actions());
+    let mut mask = [9; 18];
+    env.legal_actions(&mut mask);
+    assert_eq!(mask.iter().filter(|flag| **flag == 1).count(), 6);
+    assert_eq!((mask[0], mask[3], mask[2]), (1, 1, 0));
+}
+
+#[test]
+fn wrong_options_are_refused() {
+    for (options, words) in [
+        (r#"{"stack": 0}"#, "stack is 0; it must be 1 to 64"),
+        (r#"{"frame_skip": 0}"#, "frame_skip is 0"),
+        (r#"{"sticky_action_prob": -0.5}"#, "between 0 and 1"),
+        (r#"{"max_frames": 0}"#, "max_frames is 0"),
+        (r#"{"stuck_frames": 0}"#, "stuck_frames is 0"),
+        (r#"{"mode": 99}"#, "pong has no mode 99"),
+        (r#"{"difficulty": 7}"#, "pong has no difficulty 7"),
+        (r#"{"preset": "rlpyt"}"#, "not there yet"),
+        (
+            r#"{"difficulty_ramping": true}"#,
+            "has no option 'difficulty_ramping'",
+        ),
+    ] {
+        let error = make("ALE/Pong-v5", options)
+            .err()
+            .expect(options)
+            .to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let unknown = serde_json::from_str::<EnvOptions>(r#"{"preset": "nature"}"#);
+    assert!(unknown.unwrap_err().to_string().contains("gymnasium"));
+}
+
+#[test]
+fn a_missing_rom_names_the_command() {
+    let error = RomsError::Missing {
+        game: "pong",
+        folders: vec!["a".into(), "b".into()],
+    };
+    assert_eq!(
+        error.to_string(),
+        "the ROM of pong is missing: there is no pong.bin in a or b; `./starling roms` fetches it"
+    );
+}
+
+#[test]
+fn every_kind_of_observation_continues_from_a_snapshot() {
+    if !roms_are_there(&["breakout", "pitfall2", "seaquest"]) {
+        return;
+    }
+    for (id, options) in [
+        (
+            "ALE/Breakout-v5",
+            r#"{"life_loss": "continues", "fire_reset": true}"#,
+        ),
+        ("ALE/Seaquest-v5", r#"{"observation": "rgb", "stack": 2}"#),
+        ("Seaquest-v4", r#"{"observation": "gray", "stack": 1}"#),
+        ("ALE/Seaquest-v5", r#"{"preset": "saber"}"#),
+        (
+            "ALE/Pitfall2-v5",
+            r#"{"observation": "ram", "actions": "full"}"#,
+        ),
+    ] {
+        let mut env = make(id, options).unwrap();
+        assert!(env.snapshot().is_none(), "nothing was started");
+        let mut rng = stream(5, "test", 0);
+        let mut row = row_of(&*env);
+        env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+        for steps in [3, 150, 40] {
+            play(&mut *env, &mut rng, steps);
+            let (saved, chance) = (env.snapshot().unwrap(), rng.clone());
+            let wanted = play(&mut *env, &mut rng, 120);
+            let mut other = make(id, options).unwrap();
+            other.restore(&saved).unwrap();
+            assert!(other.snapshot().unwrap() == saved, "{id} {options}");
+            assert!(
+                play(&mut *other, &mut chance.clone(), 120) == wanted,
+                "{id} {options}"
+            );
+            // Also into one that has played something else.
+            env.restore(&saved).unwrap();
+            assert!(
+                play(&mut *env, &mut chance.clone(), 120) == wanted,
+                "{id} {options}"
+            );
+        }
+    }
+}
+
+#[test]
+fn snapshots_of_others_are_refused() {
+    if !roms_are_there(&["breakout", "pong"]) {
+        return;
+    }
+    let mut pong = make("ALE/Pong-v5", "{}").unwrap();
+    let mut row = row_of(&*pong);
+    pong.reset(&mut stream(1, "test", 0), ObsMut::at(&mut row, &[]))
+        .unwrap();
+    let saved = pong.snapshot().unwrap();
+    for (id, options) in [
+        ("ALE/Breakout-v5", "{}"),
+        ("ALE/Pong-v5", r#"{"stack": 3}"#),
+    ] {
+        let error = make(id, options)
+            .unwrap()
+            .restore(&saved)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("it is of pong, or of other options"),
+            "{error}"
+        );
+    }
+    assert!(pong.restore(&saved[..saved.len() - 1]).is_err());
+    assert!(pong.restore(&[&saved[..], &[0]].concat()).is_err());
+}
+
+#[test]
+fn lives_end_episodes_as_the_options_say() {
+    if !roms_are_there(&["breakout"]) {
+        return;
+    }
+    let lives = |options: &str| -> Vec<u8> {
+        let options = serde_json::from_str(options).unwrap();
+        let (game, version) = parse("BreakoutNoFrameskip-v4").unwrap();
+        let mut env = AtariEnv::new(game, version, &options).unwrap();
+        let mut rng = stream(3, "test", 0);
+        let mut row = row_of(&env);
+        let mut lives = Vec::new();
+        for _ in 0..7 {
+            env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+            lives.push(env.console().unwrap().outcome().lives);
+            // Fire and stay.
+            while !env
+                .step(Action::Discrete(1), &mut rng, ObsMut::at(&mut row, &[]))
+                .unwrap()
+                .done()
+            {}
+        }
+        lives
+    };
+    assert_eq!(lives("{}"), [5; 7]);
+    assert_eq!(lives(r#"{"life_loss": "resets"}"#), [5; 7]);
+    assert_eq!(
+        lives(r#"{"life_loss": "continues"}"#),
+        [5, 4, 3, 2, 1, 5, 4]
+    );
+    assert_eq!(lives(r#"{"preset": "deepmind"}"#), [5, 4, 3, 2, 1, 5, 4]);
+}
+
+#[test]
+fn games_are_cut_off() {
+    if !roms_are_there(&["freeway"]) {
+        return;
+    }
+    for (options, wanted) in [
+        (r#"{"noop_max": 0, "max_frames": 400}"#, 100),
+        (r#"{"noop_max": 0, "stuck_frames": 200}"#, 50),
+        (
+            r#"{"noop_max": 0, "max_frames": 400, "max_episode_steps": 30}"#,
+            30,
+        ),
+    ] {
+        let mut env = make("FreewayNoFrameskip-v4", options).unwrap();
+        let mut rng = stream(3, "test", 0);
+        let mut row = row_of(&*env);
+        env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+        let mut steps = 1;
+        loop {
+            let step = env.step(Action::Discrete(0), &mut rng, ObsMut::at(&mut row, &[]));
+            let step = step.unwrap();
+            if step.done() {
+                assert!(step.truncated && !step.terminated);
+                break;
+            }
+            steps += 1;
+        }
+        assert_eq!(steps, wanted, "{options}");
+    }
+}
