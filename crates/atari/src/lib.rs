@@ -63,5 +63,5 @@ pub mod properties;
 pub mod random;
 mod riot;
 mod tia;
-mod wide;
 pub mod verify;
+mod wide;

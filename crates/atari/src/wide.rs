@@ -36,7 +36,9 @@ impl<'de, T: Deserialize<'de> + Copy + Default, const N: usize> Visitor<'de> for
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<[T; N], A::Error> {
         let mut array = [T::default(); N];
         for (index, slot) in array.iter_mut().enumerate() {
-            *slot = elements.next_element()?.ok_or_else(|| A::Error::invalid_length(index, &self))?;
+            *slot = elements
+                .next_element()?
+                .ok_or_else(|| A::Error::invalid_length(index, &self))?;
         }
         Ok(array)
     }

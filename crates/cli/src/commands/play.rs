@@ -47,7 +47,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (id, options) = match (&args.run, &args.env) {
         (Some(run), _) => {
             let folder = RunFolder::open(run)?;
-            let config = crate::read_config(&folder)?;
+            let config = crate::read_config(&folder, None)?;
             let (latest, _) = checkpoint::latest(&folder.checkpoints_path())?;
             policy = Some(policy_of_checkpoint(&config, &latest)?);
             (config.env_id, config.env.for_evaluation())
