@@ -101,9 +101,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     if live {
-        println!();
+        say!("");
     }
-    println!(
+    say!(
         "{id}: {score} points in {steps} steps\ngif: {}",
         path.display()
     );

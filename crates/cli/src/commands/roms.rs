@@ -29,7 +29,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
         };
         if args.from.is_some() || !games.is_empty() {
-            println!("{} ROMs put into {}", games.len(), folder.display());
+            say!("{} ROMs put into {}", games.len(), folder.display());
         }
     }
     let mut right = 0;
@@ -37,12 +37,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         match roms::load(game) {
             Ok(_) => {
                 right += 1;
-                println!("ok     {:<20} {}", game.name, path.display());
+                say!("ok     {:<20} {}", game.name, path.display());
             }
-            Err(error) => println!("wrong  {error}"),
+            Err(error) => say!("wrong  {error}"),
         }
     }
-    println!("{right} of {all} games can be played");
+    say!("{right} of {all} games can be played");
     Ok(match right {
         0 => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
