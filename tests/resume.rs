@@ -93,7 +93,7 @@ fn final_checkpoint(folder: &RunFolder) -> BTreeMap<String, Vec<u8>> {
 /// The bits of every column that does not measure time.
 fn without_times(table: &Table) -> Vec<(String, Vec<u64>)> {
     let timed = |name: &&String| {
-        ["Time", "PerSecond", "SPS"]
+        ["Time", "PerSecond", "SPS", "OptThrottle"]
             .iter()
             .any(|word| name.contains(word))
     };

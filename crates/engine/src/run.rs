@@ -110,6 +110,10 @@ struct Clock {
     started: Instant,
     /// Time spent on evaluations.
     evaluating: Duration,
+    /// Time that the learner waited for actors on threads.
+    waiting: Duration,
+    /// Both at the last row of metrics.
+    last_idle: (Duration, Duration),
     /// Of earlier parts of the run.
     before: Duration,
     steps_before: u64,
@@ -250,6 +254,8 @@ impl Training {
             clock: Clock {
                 started: Instant::now(),
                 evaluating: Duration::ZERO,
+                waiting: Duration::ZERO,
+                last_idle: (Duration::ZERO, Duration::ZERO),
                 before: elapsed,
                 steps_before: tally.env_steps,
                 last: (elapsed, tally.env_steps, parts.pupil.updates),
@@ -301,6 +307,7 @@ impl Training {
             Collectors::Threads(pool) => {
                 let progress = self.config.progress(&self.tally);
                 let lockstep = !self.config.settings.asynchronous;
+                let began = Instant::now();
                 let parcels = match (&self.pupil.feed, lockstep) {
                     (Feed::Rollouts, _) | (_, true) => pool.receive_all()?,
                     (Feed::Replay(_), false) if self.pupil.may_take(1) => {
@@ -308,6 +315,7 @@ impl Training {
                     }
                     (Feed::Replay(_), false) => Vec::new(),
                 };
+                self.clock.waiting += began.elapsed();
                 for parcel in &parcels {
                     let rollout = &parcel.rollout;
                     let steps = rollout.steps() * rollout.envs();
@@ -370,11 +378,24 @@ impl Training {
         let mut row = Row::new();
         row.set("Diagnostics/Iteration", tally.iterations as f64);
         row.set("Diagnostics/CumTime (s)", status.elapsed.as_secs_f64());
+        row.set("Diagnostics/SamplerIteration", tally.iterations as f64);
         row.set("Diagnostics/CumSteps", status.env_steps as f64);
         row.set("Diagnostics/CumCompletedTrajs", status.episodes as f64);
         row.set("Diagnostics/CumUpdates", status.updates as f64);
         row.set("Diagnostics/StepsPerSecond", new_steps as f64 / seconds);
         row.set("Diagnostics/UpdatesPerSecond", new_updates as f64 / seconds);
+        let (evaluating, waiting) = (self.clock.evaluating, self.clock.waiting);
+        let (last_evaluating, last_waiting) = self.clock.last_idle;
+        let acting = seconds - (evaluating - last_evaluating).as_secs_f64();
+        row.set(
+            "Diagnostics/NonEvalSamplesPerSecond",
+            new_steps as f64 / acting.max(1e-9),
+        );
+        row.set(
+            "Diagnostics/OptThrottle",
+            (waiting - last_waiting).as_secs_f64(),
+        );
+        self.clock.last_idle = (evaluating, waiting);
         if let Feed::Replay(feed) = &self.pupil.feed {
             let (samples, inserted) = feed.counts();
             let (last_samples, last_inserted) = tally.replay_counts;
