@@ -121,14 +121,19 @@ pub fn cuda_devices() -> usize {
     Cuda::device_count().max(0) as usize
 }
 
-/// The version of libtorch that this crate is made for.
+/// The version of the libtorch that this program was built against, from its headers.
 pub fn torch_version() -> &'static str {
-    "2.11.0"
+    env!("STARLING_TORCH_VERSION")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_version_of_libtorch_is_known() {
+        assert_eq!(torch_version(), "2.11.0", "tch 0.24 is made for this one");
+    }
 
     #[test]
     fn names_are_read_and_written() {
