@@ -13,12 +13,13 @@ pub mod ops;
 pub mod ppo;
 pub mod registry;
 
+mod acting;
 mod actor_critic;
 mod algorithm;
 mod config;
 
 pub use algorithm::{
-    Acting, Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, ReplayNeeds,
+    Acting, Algorithm, Batch, Experience, LearnError, Learner, Part, Policy, Progress, ReplayNeeds,
     Report, Saved, Spaces,
 };
 pub use config::{ConfigError, parse_config, require};

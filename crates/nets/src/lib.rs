@@ -18,6 +18,7 @@ mod native;
 mod optimizer;
 mod params;
 mod schedule;
+mod staging;
 mod torso;
 
 pub use convert::{array_of, tensor_of, tensor_of_view, tree_of};
@@ -33,5 +34,6 @@ pub use native::{allow_tf32, copy_async, has_graphs, own_stream, synchronize};
 pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind, clip_global_norm};
 pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use schedule::Schedule;
+pub use staging::Staging;
 pub use tch::{Device, Kind, Tensor, no_grad};
 pub use torso::{Torso, TorsoKind};

@@ -1,7 +1,10 @@
 //! The calls into the C++ files of this crate: what libtorch has and tch does not wrap.
 //!
 //! All unsafe code of the crate is here and in [`load_cuda`](crate::load_cuda).
-#![expect(unsafe_code, reason = "functions of another language can only be called so")]
+#![expect(
+    unsafe_code,
+    reason = "functions of another language can only be called so"
+)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write as _;
@@ -80,6 +83,22 @@ pub fn copy_async(to: &Tensor, from: &Tensor) {
     // SAFETY: both handles are those of live tensors; shapes are checked by libtorch.
     let code = unsafe { starling_copy_async(handle(to), handle(from)) };
     checked(code, starling_native_error);
+}
+
+/// Overwrites part of a tensor in host memory.
+///
+/// # Panics
+/// When the tensor is not contiguous host memory, or the bytes do not fit in there.
+pub(crate) fn write_bytes(tensor: &Tensor, offset: usize, bytes: &[u8]) {
+    let length = tensor.numel() * tensor.kind().elt_size_in_bytes();
+    assert!(tensor.device() == Device::Cpu && tensor.is_contiguous());
+    assert!(offset <= length && bytes.len() <= length - offset);
+    // SAFETY: the tensor owns `length` bytes at its pointer, the part lies within them, and
+    // `bytes`, being borrowed by somebody who has no tensor, cannot overlap them.
+    unsafe {
+        let target = tensor.data_ptr().cast::<u8>().add(offset);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+    }
 }
 
 /// Sets how a GPU computes: whether the inputs of float32 products may be rounded to
@@ -186,18 +205,27 @@ impl RawGraph {
     /// Records what the thread asks of the GPU until [`end`](RawGraph::end), without doing it.
     pub(crate) fn begin(&mut self) {
         // SAFETY: the graph lives as long as `self`.
-        checked(unsafe { (self.cuda.graph_begin)(self.graph) }, self.cuda.error);
+        checked(
+            unsafe { (self.cuda.graph_begin)(self.graph) },
+            self.cuda.error,
+        );
     }
 
     pub(crate) fn end(&mut self) {
         // SAFETY: the graph lives as long as `self`.
-        checked(unsafe { (self.cuda.graph_end)(self.graph) }, self.cuda.error);
+        checked(
+            unsafe { (self.cuda.graph_end)(self.graph) },
+            self.cuda.error,
+        );
     }
 
     pub(crate) fn replay(&mut self) {
         // SAFETY: the graph lives as long as `self`, and the tensors that it works on as long
         // as its owner, which keeps them.
-        checked(unsafe { (self.cuda.graph_replay)(self.graph) }, self.cuda.error);
+        checked(
+            unsafe { (self.cuda.graph_replay)(self.graph) },
+            self.cuda.error,
+        );
     }
 }
 
