@@ -374,6 +374,9 @@ fn cut_off<'a>(rollouts: &[&'a Rollout]) -> Vec<CutOff<'a>> {
         }
         first += rollout.envs();
     }
+    // The same order however the environments are spread over rollouts: the last bits of a
+    // network's output can depend on the row.
+    cut.sort_by_key(|end| (end.t, end.b));
     cut
 }
 
