@@ -4,7 +4,7 @@
 use crate::console::Machine;
 use crate::tia::beam::{Beam, Screen};
 use crate::tia::lines::WIDTH;
-use crate::tia::{Write, clock_of};
+use crate::tia::{Log, clock_of};
 
 /// The running frame and the two before it.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Frames {
 #[derive(Clone, Debug)]
 struct Frame {
     start: Beam,
-    writes: Vec<Write>,
+    log: Log,
     /// The clock up to which the beam has drawn.
     end: u32,
     /// What was on the screen before the beam came by: only kept where the beam did not come by
@@ -29,7 +29,7 @@ impl Frame {
     fn new(start: &Beam) -> Self {
         Self {
             start: start.clone(),
-            writes: Vec::with_capacity(2048),
+            log: Log::new(),
             end: start.clock(),
             beneath: None,
         }
@@ -48,7 +48,7 @@ impl Frame {
         }
         let mut screen = Pixels { pixels, shades };
         let mut beam = self.start.clone();
-        for write in &self.writes {
+        for write in self.log.writes() {
             beam.write(*write, &mut screen);
         }
         beam.advance(self.end, &mut screen);
@@ -95,20 +95,20 @@ impl Frames {
     }
 
     /// The log of the running frame.
-    pub(crate) fn writes(&mut self) -> &mut Vec<Write> {
-        &mut self.frames[self.running].writes
+    pub(crate) fn log_mut(&mut self) -> &mut Log {
+        &mut self.frames[self.running].log
     }
 
     /// The log of the running frame, to read.
-    pub(crate) fn log(&self) -> &[Write] {
-        &self.frames[self.running].writes
+    pub(crate) fn log(&self) -> &Log {
+        &self.frames[self.running].log
     }
 
     /// A black screen.
     pub(crate) fn reset(&mut self, start: &Beam) {
         for frame in &mut self.frames {
             frame.start.clone_from(start);
-            frame.writes.clear();
+            frame.log.clear();
             frame.end = start.clock();
             frame.beneath = None;
         }
@@ -119,7 +119,7 @@ impl Frames {
         self.running = (self.running + 1) % 3;
         let frame = &mut self.frames[self.running];
         frame.start.clone_from(start);
-        frame.writes.clear();
+        frame.log.clear();
         frame.end = start.clock();
         frame.beneath = None;
     }

@@ -22,6 +22,52 @@ pub(crate) struct Write {
     pub(crate) value: u8,
 }
 
+/// The writes of a frame, in a buffer that is there before they come.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    buffer: Vec<Write>,
+    used: usize,
+}
+
+impl Log {
+    /// An empty log.
+    pub(crate) fn new() -> Self {
+        let empty = Write {
+            cycle: 0,
+            register: 0,
+            value: 0,
+        };
+        Self {
+            buffer: vec![empty; 2048],
+            used: 0,
+        }
+    }
+
+    /// What was written.
+    pub(crate) fn writes(&self) -> &[Write] {
+        &self.buffer[..self.used.min(self.buffer.len())]
+    }
+
+    /// Forgets all writes.
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// Adds a write.
+    pub(crate) fn push(&mut self, write: Write) {
+        if self.used >= self.buffer.len() {
+            self.buffer.resize(self.buffer.len() * 2, write);
+        }
+        self.buffer[self.used] = write;
+        self.used += 1;
+    }
+
+    /// The whole buffer, and how much of it is used, for whoever fills it in place.
+    pub(crate) fn room(&mut self) -> (&mut [Write], &mut usize) {
+        (&mut self.buffer, &mut self.used)
+    }
+}
+
 /// Clocks of the beam in a line; the processor runs at a third of it.
 pub(crate) const LINE_CLOCKS: u32 = 228;
 /// Processor cycles in a line.
@@ -62,6 +108,11 @@ impl Tia {
     /// The chip after a reset.
     pub(crate) fn fresh(&self) -> Self {
         Self::new(self.last_line, self.beam.window(), self.beam.combs())
+    }
+
+    /// The cycle from which on a write ends the frame.
+    pub(crate) fn frame_end(&self) -> u32 {
+        ((self.last_line + 1) * LINE_CYCLES).clamp(0, 60_000) as u32
     }
 
     pub(crate) fn rebase(&mut self, cycles: i64) {
@@ -116,7 +167,7 @@ impl Tia {
         address: u16,
         value: u8,
         cycle: i64,
-        writes: &mut Vec<Write>,
+        log: &mut Log,
     ) -> (i64, bool) {
         let register = (address & 0x3F) as u8;
         self.touched = cycle;
@@ -145,7 +196,7 @@ impl Tia {
                     }
                     self.dumping = dump;
                 }
-                writes.push(Write {
+                log.push(Write {
                     cycle: short_cycle(cycle),
                     register,
                     value,

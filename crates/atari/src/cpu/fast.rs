@@ -1,0 +1,605 @@
+//! The loop that runs nearly all instructions: those that touch nothing but the cartridge's plain
+//! stretches, the console's memory and registers of the TIA that are only logged.
+//!
+//! It works on a decoded cartridge and calls nothing, so that the processor's registers stay in
+//! the host's. Before an instruction that needs more it stops, and [`super::general`] runs that
+//! one with the whole bus.
+
+use super::Core;
+use super::decode::{LOGGED, Op, Program, SILENT};
+use crate::bus::Bus;
+use crate::cartridge::IMAGE;
+use crate::tia::{LINE_CYCLES, Write};
+
+/// How a cartridge's addresses lie in its image.
+pub(super) trait Layout {
+    /// Whether touching some addresses does more than read.
+    const WATCHED: bool;
+    /// The index of an address in the image, before it is masked.
+    fn index(slices: [u16; 4], address: u16) -> usize;
+}
+
+/// One bank of 4 KiB at a time.
+pub(super) struct Banks<const WATCHED: bool>;
+
+impl<const WATCHED: bool> Layout for Banks<WATCHED> {
+    const WATCHED: bool = WATCHED;
+
+    #[inline(always)]
+    fn index(slices: [u16; 4], address: u16) -> usize {
+        usize::from(slices[0]) + usize::from(address & 0xFFF)
+    }
+}
+
+/// Four slices of 1 KiB.
+pub(super) struct Slices;
+
+impl Layout for Slices {
+    const WATCHED: bool = true;
+
+    #[inline(always)]
+    fn index(slices: [u16; 4], address: u16) -> usize {
+        usize::from(slices[usize::from(address >> 10) & 3]) + usize::from(address & 0x3FF)
+    }
+}
+
+/// Two banks of 4 KiB, told apart by address line 13.
+pub(super) struct Line13;
+
+impl Layout for Line13 {
+    const WATCHED: bool = false;
+
+    #[inline(always)]
+    fn index(_slices: [u16; 4], address: u16) -> usize {
+        usize::from(!address & 0x2000) / 2 + usize::from(address & 0xFFF)
+    }
+}
+
+/// Runs up to the first instruction that needs the whole bus, or until `core.left` is used up.
+pub(super) fn run<L: Layout>(core: &mut Core, bus: &mut Bus<'_>) {
+    let machine = &mut *bus.machine;
+    // Cycles are counted in 32 bits here, in all but frames that never end from the frame's start.
+    let origin = if core.cycle < 1 << 24 { 0 } else { core.cycle };
+    let (log, used) = bus.log.room();
+    let mut fast = Fast {
+        a: core.a,
+        x: core.x,
+        y: core.y,
+        s: core.s,
+        nz: u16::from(core.z) | u16::from(core.n & 0x80) << 8,
+        c: core.c,
+        v: core.v,
+        di: core.di,
+        pc: core.pc,
+        cycle: (core.cycle - origin) as u32,
+        frame_end: if origin == 0 {
+            machine.tia.frame_end()
+        } else {
+            0
+        },
+        touched: 0,
+        left: core.left,
+        ram: &mut machine.ram,
+        log,
+        used: *used,
+        image: bus.rom.image(),
+        program: bus.rom.program(),
+        slices: machine.cartridge.slices(),
+        watched: machine.cartridge.watched(),
+    };
+    fast.run::<L>();
+    *used = fast.used;
+    if fast.touched != 0 {
+        machine.tia.touched = origin + i64::from(fast.touched);
+    }
+    core.a = fast.a;
+    core.x = fast.x;
+    core.y = fast.y;
+    core.s = fast.s;
+    core.n = if fast.nz & 0x8080 != 0 { 0x80 } else { 0 };
+    core.z = fast.nz as u8;
+    core.c = fast.c;
+    core.v = fast.v;
+    core.di = fast.di;
+    core.pc = fast.pc;
+    core.cycle = origin + i64::from(fast.cycle);
+    core.left = fast.left;
+}
+
+/// The registers and all that the loop touches.
+struct Fast<'a> {
+    a: u8,
+    x: u8,
+    y: u8,
+    s: u8,
+    /// The low byte is zero when Z is set; bit 7 or bit 15 is set when N is.
+    nz: u16,
+    c: bool,
+    v: bool,
+    di: u8,
+    pc: u16,
+    cycle: u32,
+    /// From this cycle on a write to the TIA ends the frame.
+    frame_end: u32,
+    /// The cycle of the last access to the TIA; zero where there was none.
+    touched: u32,
+    left: u32,
+    ram: &'a mut [u8; 128],
+    log: &'a mut [Write],
+    used: usize,
+    image: &'a [u8; IMAGE],
+    program: &'a Program,
+    slices: [u16; 4],
+    watched: u64,
+}
+
+impl Fast<'_> {
+    #[rustfmt::skip]
+    #[inline(always)]
+    fn run<L: Layout>(&mut self) {
+        while self.left != 0 && self.pc & 0x1000 != 0 {
+            let code = self.program[L::index(self.slices, self.pc) & (IMAGE - 1)];
+
+            /// The operand's value, or out of the loop if it needs the whole bus.
+            macro_rules! value {
+                (imm) => {{ self.spend(2, 2); code.low() }};
+                (ram) => {{ self.spend(3, 2); self.ram[usize::from(code.low() & 0x7F)] }};
+                (zpx) => {{ let Some(value) = self.zero_page(code.low().wrapping_add(self.x)) else { break }; self.spend(4, 2); value }};
+                (zpy) => {{ let Some(value) = self.zero_page(code.low().wrapping_add(self.y)) else { break }; self.spend(4, 2); value }};
+                (abs) => {{ let Some(value) = self.peek::<L>(code.operand) else { break }; self.spend(4, 3); value }};
+                (abx) => { value!(@indexed code.operand, self.x, 4, 3) };
+                (aby) => { value!(@indexed code.operand, self.y, 4, 3) };
+                (ind) => {{ let base = self.pointer(code.low()); value!(@indexed base, self.y, 5, 2) }};
+                (@indexed $base:expr, $index:expr, $cycles:expr, $length:expr) => {{
+                    let base = $base;
+                    let address = base.wrapping_add(u16::from($index));
+                    let Some(value) = self.peek::<L>(address) else { break };
+                    self.spend($cycles + u32::from((base ^ address) & 0xFF00 != 0), $length);
+                    value
+                }};
+            }
+            /// Stores a value, or out of the loop if that needs the whole bus.
+            macro_rules! store {
+                (ram, $value:expr) => {{ self.spend(3, 2); self.ram[usize::from(code.low() & 0x7F)] = $value; }};
+                (tia, $value:expr) => {{
+                    let now = self.cycle + 3;
+                    if !self.log(now, code.low() & 0x3F, $value) { break; }
+                    self.spend(3, 2);
+                }};
+                (zpx, $value:expr) => { store!(@anywhere u16::from(code.low().wrapping_add(self.x)), $value, 4, 2) };
+                (zpy, $value:expr) => { store!(@anywhere u16::from(code.low().wrapping_add(self.y)), $value, 4, 2) };
+                (abs, $value:expr) => { store!(@anywhere code.operand, $value, 4, 3) };
+                (abx, $value:expr) => { store!(@anywhere code.operand.wrapping_add(u16::from(self.x)), $value, 5, 3) };
+                (aby, $value:expr) => { store!(@anywhere code.operand.wrapping_add(u16::from(self.y)), $value, 5, 3) };
+                (ind, $value:expr) => { store!(@anywhere self.pointer(code.low()).wrapping_add(u16::from(self.y)), $value, 6, 2) };
+                (@anywhere $address:expr, $value:expr, $cycles:expr, $length:expr) => {{
+                    if !self.poke($address, $value, $cycles) { break; }
+                    self.pc = self.pc.wrapping_add($length);
+                }};
+            }
+            /// Changes a byte of memory in place.
+            macro_rules! modify {
+                (ram, $change:ident) => {{
+                    self.spend(5, 2);
+                    let at = usize::from(code.low() & 0x7F);
+                    let new = self.$change(self.ram[at]);
+                    self.ram[at] = new;
+                    new
+                }};
+                (zpx, $change:ident) => {{
+                    let at = code.low().wrapping_add(self.x);
+                    if at & 0x80 == 0 { break; }
+                    self.spend(6, 2);
+                    let at = usize::from(at & 0x7F);
+                    let new = self.$change(self.ram[at]);
+                    self.ram[at] = new;
+                    new
+                }};
+            }
+
+            match code.op {
+                Op::LdaImm => { let v = value!(imm); self.load_a(v); }
+                Op::LdaRam => { let v = value!(ram); self.load_a(v); }
+                Op::LdaZpx => { let v = value!(zpx); self.load_a(v); }
+                Op::LdaAbs => { let v = value!(abs); self.load_a(v); }
+                Op::LdaAbx => { let v = value!(abx); self.load_a(v); }
+                Op::LdaAby => { let v = value!(aby); self.load_a(v); }
+                Op::LdaInd => { let v = value!(ind); self.load_a(v); }
+                Op::LdxImm => { let v = value!(imm); self.load_x(v); }
+                Op::LdxRam => { let v = value!(ram); self.load_x(v); }
+                Op::LdxZpy => { let v = value!(zpy); self.load_x(v); }
+                Op::LdxAbs => { let v = value!(abs); self.load_x(v); }
+                Op::LdxAby => { let v = value!(aby); self.load_x(v); }
+                Op::LdyImm => { let v = value!(imm); self.load_y(v); }
+                Op::LdyRam => { let v = value!(ram); self.load_y(v); }
+                Op::LdyZpx => { let v = value!(zpx); self.load_y(v); }
+                Op::LdyAbs => { let v = value!(abs); self.load_y(v); }
+                Op::LdyAbx => { let v = value!(abx); self.load_y(v); }
+                // The reference counts one cycle more here than the chip does.
+                Op::LaxRam => { let v = value!(ram); self.cycle += 1; self.load_a(v); self.x = v; }
+                Op::LaxInd => { let v = value!(ind); self.load_a(v); self.x = v; }
+
+                Op::AdcImm => { if self.decimal() { break; } let v = value!(imm); self.add(v); }
+                Op::AdcRam => { if self.decimal() { break; } let v = value!(ram); self.add(v); }
+                Op::AdcZpx => { if self.decimal() { break; } let v = value!(zpx); self.add(v); }
+                Op::AdcAbs => { if self.decimal() { break; } let v = value!(abs); self.add(v); }
+                Op::AdcAbx => { if self.decimal() { break; } let v = value!(abx); self.add(v); }
+                Op::AdcAby => { if self.decimal() { break; } let v = value!(aby); self.add(v); }
+                Op::AdcInd => { if self.decimal() { break; } let v = value!(ind); self.add(v); }
+                Op::SbcImm => { if self.decimal() { break; } let v = value!(imm); self.add(!v); }
+                Op::SbcRam => { if self.decimal() { break; } let v = value!(ram); self.add(!v); }
+                Op::SbcZpx => { if self.decimal() { break; } let v = value!(zpx); self.add(!v); }
+                Op::SbcAbs => { if self.decimal() { break; } let v = value!(abs); self.add(!v); }
+                Op::SbcAbx => { if self.decimal() { break; } let v = value!(abx); self.add(!v); }
+                Op::SbcAby => { if self.decimal() { break; } let v = value!(aby); self.add(!v); }
+                Op::SbcInd => { if self.decimal() { break; } let v = value!(ind); self.add(!v); }
+
+                Op::AndImm => { let v = value!(imm); self.load_a(self.a & v); }
+                Op::AndRam => { let v = value!(ram); self.load_a(self.a & v); }
+                Op::AndZpx => { let v = value!(zpx); self.load_a(self.a & v); }
+                Op::AndAbs => { let v = value!(abs); self.load_a(self.a & v); }
+                Op::AndAbx => { let v = value!(abx); self.load_a(self.a & v); }
+                Op::AndAby => { let v = value!(aby); self.load_a(self.a & v); }
+                Op::AndInd => { let v = value!(ind); self.load_a(self.a & v); }
+                Op::OraImm => { let v = value!(imm); self.load_a(self.a | v); }
+                Op::OraRam => { let v = value!(ram); self.load_a(self.a | v); }
+                Op::OraZpx => { let v = value!(zpx); self.load_a(self.a | v); }
+                Op::OraAbs => { let v = value!(abs); self.load_a(self.a | v); }
+                Op::OraAbx => { let v = value!(abx); self.load_a(self.a | v); }
+                Op::OraAby => { let v = value!(aby); self.load_a(self.a | v); }
+                Op::OraInd => { let v = value!(ind); self.load_a(self.a | v); }
+                Op::EorImm => { let v = value!(imm); self.load_a(self.a ^ v); }
+                Op::EorRam => { let v = value!(ram); self.load_a(self.a ^ v); }
+                Op::EorZpx => { let v = value!(zpx); self.load_a(self.a ^ v); }
+                Op::EorAbs => { let v = value!(abs); self.load_a(self.a ^ v); }
+                Op::EorAbx => { let v = value!(abx); self.load_a(self.a ^ v); }
+                Op::EorAby => { let v = value!(aby); self.load_a(self.a ^ v); }
+                Op::EorInd => { let v = value!(ind); self.load_a(self.a ^ v); }
+
+                Op::CmpImm => { let v = value!(imm); self.compare(self.a, v); }
+                Op::CmpRam => { let v = value!(ram); self.compare(self.a, v); }
+                Op::CmpZpx => { let v = value!(zpx); self.compare(self.a, v); }
+                Op::CmpAbs => { let v = value!(abs); self.compare(self.a, v); }
+                Op::CmpAbx => { let v = value!(abx); self.compare(self.a, v); }
+                Op::CmpAby => { let v = value!(aby); self.compare(self.a, v); }
+                Op::CmpInd => { let v = value!(ind); self.compare(self.a, v); }
+                Op::CpxImm => { let v = value!(imm); self.compare(self.x, v); }
+                Op::CpxRam => { let v = value!(ram); self.compare(self.x, v); }
+                Op::CpxAbs => { let v = value!(abs); self.compare(self.x, v); }
+                Op::CpyImm => { let v = value!(imm); self.compare(self.y, v); }
+                Op::CpyRam => { let v = value!(ram); self.compare(self.y, v); }
+                Op::CpyAbs => { let v = value!(abs); self.compare(self.y, v); }
+                Op::BitRam => { let v = value!(ram); self.bit(v); }
+                Op::BitAbs => { let v = value!(abs); self.bit(v); }
+
+                Op::StaRam => store!(ram, self.a),
+                Op::StaTia => store!(tia, self.a),
+                Op::StaZpx => store!(zpx, self.a),
+                Op::StaAbs => store!(abs, self.a),
+                Op::StaAbx => store!(abx, self.a),
+                Op::StaAby => store!(aby, self.a),
+                Op::StaInd => store!(ind, self.a),
+                Op::StxRam => store!(ram, self.x),
+                Op::StxTia => store!(tia, self.x),
+                Op::StxZpy => store!(zpy, self.x),
+                Op::StxAbs => store!(abs, self.x),
+                Op::StyRam => store!(ram, self.y),
+                Op::StyTia => store!(tia, self.y),
+                Op::StyZpx => store!(zpx, self.y),
+                Op::StyAbs => store!(abs, self.y),
+                Op::SaxRam => store!(ram, self.a & self.x),
+                Op::Wait => {
+                    let now = self.cycle + 3;
+                    if !self.wait(now) { break; }
+                    self.pc = self.pc.wrapping_add(2);
+                }
+
+                Op::IncRam => { modify!(ram, increment); }
+                Op::IncZpx => { modify!(zpx, increment); }
+                Op::DecRam => { modify!(ram, decrement); }
+                Op::DecZpx => { modify!(zpx, decrement); }
+                Op::DcpRam => { let v = modify!(ram, decrement); self.compare(self.a, v); }
+                Op::AslRam => { modify!(ram, shift_left); }
+                Op::AslZpx => { modify!(zpx, shift_left); }
+                Op::LsrRam => { modify!(ram, shift_right); }
+                Op::LsrZpx => { modify!(zpx, shift_right); }
+                Op::RolRam => { modify!(ram, rotate_left); }
+                Op::RolZpx => { modify!(zpx, rotate_left); }
+                Op::RorRam => { modify!(ram, rotate_right); }
+                Op::RorZpx => { modify!(zpx, rotate_right); }
+                Op::AslA => { self.spend(2, 1); self.a = self.shift_left(self.a); }
+                Op::LsrA => { self.spend(2, 1); self.a = self.shift_right(self.a); }
+                Op::RolA => { self.spend(2, 1); self.a = self.rotate_left(self.a); }
+                Op::RorA => { self.spend(2, 1); self.a = self.rotate_right(self.a); }
+
+                Op::Inx => { self.spend(2, 1); self.load_x(self.x.wrapping_add(1)); }
+                Op::Iny => { self.spend(2, 1); self.load_y(self.y.wrapping_add(1)); }
+                Op::Dex => { self.spend(2, 1); self.load_x(self.x.wrapping_sub(1)); }
+                Op::Dey => { self.spend(2, 1); self.load_y(self.y.wrapping_sub(1)); }
+                Op::Tax => { self.spend(2, 1); self.load_x(self.a); }
+                Op::Tay => { self.spend(2, 1); self.load_y(self.a); }
+                Op::Txa => { self.spend(2, 1); self.load_a(self.x); }
+                Op::Tya => { self.spend(2, 1); self.load_a(self.y); }
+                Op::Tsx => { self.spend(2, 1); self.load_x(self.s); }
+                Op::Txs => { self.spend(2, 1); self.s = self.x; }
+
+                Op::Pha => {
+                    if !self.poke(u16::from(self.s), self.a, 3) { break; }
+                    self.s = self.s.wrapping_sub(1);
+                    self.pc = self.pc.wrapping_add(1);
+                }
+                Op::Php => {
+                    if !self.poke(u16::from(self.s), self.status(), 3) { break; }
+                    self.s = self.s.wrapping_sub(1);
+                    self.pc = self.pc.wrapping_add(1);
+                }
+                Op::Pla => {
+                    let from = self.s.wrapping_add(1);
+                    let Some(value) = self.zero_page(from) else { break };
+                    self.s = from;
+                    self.spend(4, 1);
+                    self.load_a(value);
+                }
+                Op::Plp => {
+                    let from = self.s.wrapping_add(1);
+                    let Some(value) = self.zero_page(from) else { break };
+                    self.s = from;
+                    self.spend(4, 1);
+                    self.set_status(value);
+                }
+
+                Op::Bpl => self.branch(code.operand, self.nz & 0x8080 == 0),
+                Op::Bmi => self.branch(code.operand, self.nz & 0x8080 != 0),
+                Op::Bvc => self.branch(code.operand, !self.v),
+                Op::Bvs => self.branch(code.operand, self.v),
+                Op::Bcc => self.branch(code.operand, !self.c),
+                Op::Bcs => self.branch(code.operand, self.c),
+                Op::Bne => self.branch(code.operand, self.nz & 0xFF != 0),
+                Op::Beq => self.branch(code.operand, self.nz & 0xFF == 0),
+                Op::Jmp => { self.cycle += 3; self.pc = code.operand; }
+                Op::Jsr => {
+                    // Both bytes must go to memory.
+                    if self.s <= 0x80 { break; }
+                    let back = self.pc.wrapping_add(2);
+                    self.ram[usize::from(self.s & 0x7F)] = (back >> 8) as u8;
+                    self.ram[usize::from((self.s - 1) & 0x7F)] = back as u8;
+                    self.s -= 2;
+                    self.cycle += 6;
+                    self.pc = code.operand;
+                }
+                Op::Rts => {
+                    let (Some(low), Some(high)) = (self.zero_page(self.s.wrapping_add(1)), self.zero_page(self.s.wrapping_add(2))) else { break };
+                    self.s = self.s.wrapping_add(2);
+                    self.cycle += 6;
+                    self.pc = u16::from_le_bytes([low, high]).wrapping_add(1);
+                }
+
+                Op::Clc => { self.spend(2, 1); self.c = false; }
+                Op::Sec => { self.spend(2, 1); self.c = true; }
+                Op::Cld => { self.spend(2, 1); self.di &= !super::DECIMAL; }
+                Op::Sed => { self.spend(2, 1); self.di |= super::DECIMAL; }
+                Op::Clv => { self.spend(2, 1); self.v = false; }
+                Op::Cli => { self.spend(2, 1); self.di &= !super::INTERRUPT; }
+                Op::Sei => { self.spend(2, 1); self.di |= super::INTERRUPT; }
+                Op::Nop => self.spend(2, 1),
+                Op::NopImm => self.spend(2, 2),
+                Op::NopRam => self.spend(3, 2),
+
+                Op::Slow => break,
+            }
+            self.left -= 1;
+        }
+    }
+
+    #[inline(always)]
+    fn spend(&mut self, cycles: u32, length: u16) {
+        self.cycle += cycles;
+        self.pc = self.pc.wrapping_add(length);
+    }
+
+    /// Reads where reading does nothing else.
+    #[inline(always)]
+    fn peek<L: Layout>(&self, address: u16) -> Option<u8> {
+        if address & 0x1000 != 0 {
+            if L::WATCHED && self.watched >> ((address >> 6) & 63) & 1 != 0 {
+                return None;
+            }
+            Some(self.image[L::index(self.slices, address) & (IMAGE - 1)])
+        } else if address & 0x0280 == 0x0080 {
+            Some(self.ram[usize::from(address & 0x7F)])
+        } else {
+            None
+        }
+    }
+
+    #[inline(always)]
+    fn zero_page(&self, address: u8) -> Option<u8> {
+        (address & 0x80 != 0).then(|| self.ram[usize::from(address & 0x7F)])
+    }
+
+    /// The pointer at an address that is in memory, as is the next one.
+    #[inline(always)]
+    fn pointer(&self, at: u8) -> u16 {
+        let byte = |at: u8| self.ram[usize::from(at & 0x7F)];
+        u16::from_le_bytes([byte(at), byte(at.wrapping_add(1))])
+    }
+
+    /// Writes to memory or to the TIA, `cycles` from now. Says whether it could.
+    #[inline(always)]
+    fn poke(&mut self, address: u16, value: u8, cycles: u32) -> bool {
+        let now = self.cycle + cycles;
+        if address & 0x1280 == 0x0080 {
+            self.ram[usize::from(address & 0x7F)] = value;
+        } else if address & 0x1080 == 0 {
+            let register = (address & 0x3F) as u8;
+            if LOGGED >> register & 1 != 0 {
+                if !self.log(now, register, value) {
+                    return false;
+                }
+            } else if register == 2 {
+                return self.wait(now);
+            } else if SILENT >> register & 1 != 0 && now < self.frame_end {
+                self.touched = now;
+            } else {
+                return false;
+            }
+        } else {
+            return false;
+        }
+        self.cycle = now;
+        true
+    }
+
+    /// Logs a write to a picture register.
+    #[inline(always)]
+    fn log(&mut self, now: u32, register: u8, value: u8) -> bool {
+        if now >= self.frame_end {
+            return false;
+        }
+        let Some(slot) = self.log.get_mut(self.used) else {
+            return false;
+        };
+        *slot = Write {
+            cycle: now as u16,
+            register,
+            value,
+        };
+        self.used += 1;
+        self.touched = now;
+        true
+    }
+
+    /// Halts until the next line starts.
+    #[inline(always)]
+    fn wait(&mut self, now: u32) -> bool {
+        if now >= self.frame_end {
+            return false;
+        }
+        self.touched = now;
+        self.cycle = now.next_multiple_of(LINE_CYCLES as u32);
+        true
+    }
+
+    #[inline(always)]
+    fn branch(&mut self, operand: u16, taken: bool) {
+        self.pc = self.pc.wrapping_add(2);
+        let [offset, cycles] = operand.to_le_bytes();
+        if taken {
+            self.cycle += u32::from(cycles);
+            self.pc = self.pc.wrapping_add_signed(i16::from(offset as i8));
+        } else {
+            self.cycle += 2;
+        }
+    }
+
+    #[inline(always)]
+    fn decimal(&self) -> bool {
+        self.di & super::DECIMAL != 0
+    }
+
+    #[inline(always)]
+    fn load_a(&mut self, value: u8) {
+        self.a = value;
+        self.nz = u16::from(value);
+    }
+
+    #[inline(always)]
+    fn load_x(&mut self, value: u8) {
+        self.x = value;
+        self.nz = u16::from(value);
+    }
+
+    #[inline(always)]
+    fn load_y(&mut self, value: u8) {
+        self.y = value;
+        self.nz = u16::from(value);
+    }
+
+    /// Adds in binary; subtracting is adding the complement.
+    #[inline(always)]
+    fn add(&mut self, value: u8) {
+        let sum = u16::from(self.a) + u16::from(value) + u16::from(self.c);
+        let result = sum as u8;
+        self.v = !(self.a ^ value) & (self.a ^ result) & 0x80 != 0;
+        self.c = sum > 0xFF;
+        self.load_a(result);
+    }
+
+    #[inline(always)]
+    fn compare(&mut self, register: u8, value: u8) {
+        self.c = register >= value;
+        self.nz = u16::from(register.wrapping_sub(value));
+    }
+
+    #[inline(always)]
+    fn bit(&mut self, value: u8) {
+        self.nz = u16::from(self.a & value) | u16::from(value & 0x80) << 8;
+        self.v = value & 0x40 != 0;
+    }
+
+    #[inline(always)]
+    fn increment(&mut self, value: u8) -> u8 {
+        let result = value.wrapping_add(1);
+        self.nz = u16::from(result);
+        result
+    }
+
+    #[inline(always)]
+    fn decrement(&mut self, value: u8) -> u8 {
+        let result = value.wrapping_sub(1);
+        self.nz = u16::from(result);
+        result
+    }
+
+    #[inline(always)]
+    fn shift_left(&mut self, value: u8) -> u8 {
+        self.c = value & 0x80 != 0;
+        let result = value << 1;
+        self.nz = u16::from(result);
+        result
+    }
+
+    #[inline(always)]
+    fn shift_right(&mut self, value: u8) -> u8 {
+        self.c = value & 1 != 0;
+        let result = value >> 1;
+        self.nz = u16::from(result);
+        result
+    }
+
+    #[inline(always)]
+    fn rotate_left(&mut self, value: u8) -> u8 {
+        let result = (value << 1) | u8::from(self.c);
+        self.c = value & 0x80 != 0;
+        self.nz = u16::from(result);
+        result
+    }
+
+    #[inline(always)]
+    fn rotate_right(&mut self, value: u8) -> u8 {
+        let result = (value >> 1) | (u8::from(self.c) << 7);
+        self.c = value & 1 != 0;
+        self.nz = u16::from(result);
+        result
+    }
+
+    /// The flags as `PHP` pushes them.
+    #[inline(always)]
+    fn status(&self) -> u8 {
+        super::ALWAYS
+            | super::BREAK
+            | self.di
+            | u8::from(self.nz & 0x8080 != 0) << 7
+            | u8::from(self.v) << 6
+            | u8::from(self.nz & 0xFF == 0) << 1
+            | u8::from(self.c)
+    }
+
+    #[inline(always)]
+    fn set_status(&mut self, p: u8) {
+        self.nz = u16::from(p & 0x80) << 8 | u16::from(!p & super::ZERO);
+        self.c = p & super::CARRY != 0;
+        self.v = p & super::OVERFLOW != 0;
+        self.di = p & (super::DECIMAL | super::INTERRUPT);
+    }
+}
