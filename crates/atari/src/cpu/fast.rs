@@ -106,6 +106,9 @@ pub(super) fn run<L: Layout>(core: &mut Core, bus: &mut Bus<'_>) {
     core.left = fast.left;
 }
 
+/// How many instructions may follow each other without a jump: a bank full of them.
+const LAST: u32 = 4096;
+
 /// The registers and all that the loop touches.
 struct Fast<'a> {
     a: u8,
@@ -137,9 +140,16 @@ impl Fast<'_> {
     #[rustfmt::skip]
     #[inline(always)]
     fn run<L: Layout>(&mut self) {
-        while self.left != 0 && self.pc & 0x1000 != 0 {
+        if self.far() {
+            return;
+        }
+        loop {
             let code = self.program[L::index(self.slices, self.pc) & (IMAGE - 1)];
 
+            /// Ends the loop after a jump that leads out of the cartridge or comes late.
+            macro_rules! jump {
+                ($jump:expr) => {{ $jump; if self.far() { self.left -= 1; break; } }};
+            }
             /// The operand's value, or out of the loop if it needs the whole bus.
             macro_rules! value {
                 (imm) => {{ self.spend(2, 2); code.low() }};
@@ -348,15 +358,15 @@ impl Fast<'_> {
                     self.set_status(value);
                 }
 
-                Op::Bpl => self.branch(code.operand, self.nz & 0x8080 == 0),
-                Op::Bmi => self.branch(code.operand, self.nz & 0x8080 != 0),
-                Op::Bvc => self.branch(code.operand, !self.v),
-                Op::Bvs => self.branch(code.operand, self.v),
-                Op::Bcc => self.branch(code.operand, !self.c),
-                Op::Bcs => self.branch(code.operand, self.c),
-                Op::Bne => self.branch(code.operand, self.nz & 0xFF != 0),
-                Op::Beq => self.branch(code.operand, self.nz & 0xFF == 0),
-                Op::Jmp => { self.cycle += 3; self.pc = code.operand; }
+                Op::Bpl => if self.nz & 0x8080 == 0 { jump!(self.take_branch(code.operand)) } else { self.spend(2, 2); },
+                Op::Bmi => if self.nz & 0x8080 != 0 { jump!(self.take_branch(code.operand)) } else { self.spend(2, 2); },
+                Op::Bvc => if !self.v { jump!(self.take_branch(code.operand)) } else { self.spend(2, 2); },
+                Op::Bvs => if self.v { jump!(self.take_branch(code.operand)) } else { self.spend(2, 2); },
+                Op::Bcc => if !self.c { jump!(self.take_branch(code.operand)) } else { self.spend(2, 2); },
+                Op::Bcs => if self.c { jump!(self.take_branch(code.operand)) } else { self.spend(2, 2); },
+                Op::Bne => if self.nz & 0xFF != 0 { jump!(self.take_branch(code.operand)) } else { self.spend(2, 2); },
+                Op::Beq => if self.nz & 0xFF == 0 { jump!(self.take_branch(code.operand)) } else { self.spend(2, 2); },
+                Op::Jmp => { self.cycle += 3; jump!(self.pc = code.operand) }
                 Op::Jsr => {
                     // Both bytes must go to memory.
                     if self.s <= 0x80 { break; }
@@ -365,13 +375,13 @@ impl Fast<'_> {
                     self.ram[usize::from((self.s - 1) & 0x7F)] = back as u8;
                     self.s -= 2;
                     self.cycle += 6;
-                    self.pc = code.operand;
+                    jump!(self.pc = code.operand)
                 }
                 Op::Rts => {
                     let (Some(low), Some(high)) = (self.zero_page(self.s.wrapping_add(1)), self.zero_page(self.s.wrapping_add(2))) else { break };
                     self.s = self.s.wrapping_add(2);
                     self.cycle += 6;
-                    self.pc = u16::from_le_bytes([low, high]).wrapping_add(1);
+                    jump!(self.pc = u16::from_le_bytes([low, high]).wrapping_add(1))
                 }
 
                 Op::Clc => { self.spend(2, 1); self.c = false; }
@@ -480,16 +490,21 @@ impl Fast<'_> {
         true
     }
 
+    /// Whether the program is outside of the cartridge, or the last instructions of an update
+    /// are near: from one jump to the next there are always fewer than this.
     #[inline(always)]
-    fn branch(&mut self, operand: u16, taken: bool) {
-        self.pc = self.pc.wrapping_add(2);
+    fn far(&self) -> bool {
+        self.pc & 0x1000 == 0 || self.left < LAST
+    }
+
+    #[inline(always)]
+    fn take_branch(&mut self, operand: u16) {
         let [offset, cycles] = operand.to_le_bytes();
-        if taken {
-            self.cycle += u32::from(cycles);
-            self.pc = self.pc.wrapping_add_signed(i16::from(offset as i8));
-        } else {
-            self.cycle += 2;
-        }
+        self.cycle += u32::from(cycles);
+        self.pc = self
+            .pc
+            .wrapping_add(2)
+            .wrapping_add_signed(i16::from(offset as i8));
     }
 
     #[inline(always)]
