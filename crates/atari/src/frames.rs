@@ -2,9 +2,9 @@
 //! frame and the log of writes since. A frame that nobody looks at is never drawn.
 
 use crate::console::Machine;
-use crate::tia::beam::{Beam, Screen};
+use crate::tia::beam::{Beam, Look, Screen};
 use crate::tia::lines::WIDTH;
-use crate::tia::{Log, clock_of};
+use crate::tia::{Log, clock_of, paint};
 
 /// The running frame and the two before it.
 #[derive(Clone, Debug)]
@@ -64,14 +64,31 @@ impl Screen for Pixels<'_> {
     const DRAWS: bool = true;
 
     #[inline(always)]
-    fn row(&mut self, row: u32) -> Option<&mut [u8]> {
+    fn draw(&mut self, row: u32, from: u32, to: u32, look: Option<Look<'_>>) {
         let start = row as usize * WIDTH as usize;
-        self.pixels.get_mut(start..start + WIDTH as usize)
-    }
-
-    #[inline(always)]
-    fn shade(&self, index: u8) -> u8 {
-        self.shades[usize::from(index)]
+        let Some(end) = start.checked_add(WIDTH as usize) else {
+            return;
+        };
+        let Some((above, pixels)) = self
+            .pixels
+            .get_mut(..end)
+            .and_then(|rows| rows.split_last_chunk_mut::<{ WIDTH as usize }>())
+        else {
+            return;
+        };
+        let Some(look) = look else {
+            pixels[from as usize..to as usize].fill(self.shades[0]);
+            return;
+        };
+        if look.same
+            && from == 0
+            && to == WIDTH
+            && let Some(above) = above.last_chunk()
+        {
+            *pixels = *above;
+            return;
+        }
+        paint::paint(pixels, from, to, &look, self.shades);
     }
 }
 

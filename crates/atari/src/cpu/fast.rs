@@ -469,11 +469,7 @@ impl Fast<'_> {
         let Some(slot) = self.log.get_mut(self.used) else {
             return false;
         };
-        *slot = Write {
-            cycle: now as u16,
-            register,
-            value,
-        };
+        *slot = Write::new(now as u16, register, value);
         self.used += 1;
         self.touched = now;
         true

@@ -7,8 +7,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::lines::{self, EMPTY, Line, WIDTH};
+use super::lines::{self, Line, WIDTH};
 use super::motion;
+use super::objects::{BL, M0, M1, Moment, P0, P1, PAIRS, PAIRS_OF, PF, Sketch, StarShape};
 use super::{LINE_CLOCKS, Write};
 
 /// Clocks of a line before its first pixel.
@@ -18,10 +19,24 @@ const BLANK: u32 = 68;
 pub(crate) trait Screen {
     /// Whether pixels are wanted; a beam that draws looks for no collisions, for another one does.
     const DRAWS: bool;
-    /// The pixels of a row, counted from the top of the picture.
-    fn row(&mut self, row: u32) -> Option<&mut [u8]>;
-    /// What a pixel of a palette index is drawn as.
-    fn shade(&self, index: u8) -> u8;
+    /// Draws the pixels `from..to` of a row, counted from the top of the picture; nothing but
+    /// black where there is no look.
+    fn draw(&mut self, row: u32, from: u32, to: u32, look: Option<Look<'_>>);
+}
+
+/// How a span of a line looks.
+pub(crate) struct Look<'a> {
+    /// The pixels of the six objects, valid where `live` has their bit.
+    pub(crate) objects: &'a [Line; 6],
+    pub(crate) live: u8,
+    /// The palette indices of player 0, player 1, playfield and background.
+    pub(crate) colours: [u8; 4],
+    /// The control register: its bits 1 and 2 say how the playfield is coloured and placed.
+    pub(crate) control: u8,
+    /// Whether the line's first eight pixels are black.
+    pub(crate) comb: bool,
+    /// Whether all this is as it was when the whole row above was drawn.
+    pub(crate) same: bool,
 }
 
 /// Nobody looks.
@@ -29,23 +44,11 @@ pub(crate) struct NoScreen;
 
 impl Screen for NoScreen {
     const DRAWS: bool = false;
-    fn row(&mut self, _row: u32) -> Option<&mut [u8]> {
-        None
-    }
-    fn shade(&self, index: u8) -> u8 {
-        index
-    }
+    fn draw(&mut self, _row: u32, _from: u32, _to: u32, _look: Option<Look<'_>>) {}
 }
 
 /// A clock before all frames.
 const LONG_AGO: i32 = i32::MIN / 2;
-
-const P0: usize = 0;
-const P1: usize = 1;
-const M0: usize = 2;
-const M1: usize = 3;
-const BL: usize = 4;
-const PF: usize = 5;
 
 /// The picture registers, the objects' places, and how far the frame is drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,47 +64,45 @@ pub(crate) struct Beam {
     combs: bool,
 
     vblank: bool,
-    sizes: [u8; 2],
+    pub(super) sizes: [u8; 2],
     /// The colours of player 0, player 1, playfield and background.
     colours: [u8; 4],
     /// Whether colours are lost in this frame: palette indices are odd then.
     faded: bool,
-    control: u8,
+    pub(super) control: u8,
     /// The playfield's 20 bits, leftmost in bit 0.
-    playfield: u32,
+    pub(super) playfield: u32,
     /// Whether the right half of the current line shows the playfield mirrored.
-    reflect: bool,
-    mirrored: [bool; 2],
-    graphics: [u8; 2],
-    old_graphics: [u8; 2],
-    delayed: [bool; 2],
-    missiles_on: [bool; 2],
-    ball_on: bool,
-    old_ball_on: bool,
-    ball_delayed: bool,
+    pub(super) reflect: bool,
+    pub(super) mirrored: [bool; 2],
+    pub(super) graphics: [u8; 2],
+    pub(super) old_graphics: [u8; 2],
+    pub(super) delayed: [bool; 2],
+    pub(super) missiles_on: [bool; 2],
+    pub(super) ball_on: bool,
+    pub(super) old_ball_on: bool,
+    pub(super) ball_delayed: bool,
     /// Missiles held, invisible, at the middle of their player.
-    locked: [bool; 2],
+    pub(super) locked: [bool; 2],
     motions: [u8; 5],
-    positions: [u8; 5],
+    pub(super) positions: [u8; 5],
     /// Players whose first copy is missing until the line ends, for they were placed anew.
-    skip_first: [bool; 2],
+    pub(super) skip_first: [bool; 2],
     /// Whether the line's first eight pixels are blanked by HMOVE.
     comb: bool,
     hmove_clock: i32,
     /// The starfield of Cosmic Ark: a motion that HMOVE left running.
     stars: bool,
     star_phase: u8,
-    star_shape: StarShape,
+    pub(super) star_shape: StarShape,
 
     /// Two bits per collision register, D7 above D6.
     collided: u16,
-    /// The pixels of the six objects, where `stale` does not name them.
-    objects: [Line; 6],
-    stale: u8,
-    /// Which objects have any pixels at all.
-    live: u8,
-    /// Whether the objects as they are have been looked at for collisions over a whole line.
-    line_known: bool,
+    /// Whether anything has changed since a whole row was drawn.
+    #[serde(skip)]
+    changed: Changed,
+    #[serde(skip)]
+    pub(super) sketch: Sketch,
 }
 
 impl Beam {
@@ -137,10 +138,8 @@ impl Beam {
             star_phase: 0,
             star_shape: StarShape::Plain,
             collided: 0,
-            objects: [EMPTY; 6],
-            stale: 0,
-            live: 0,
-            line_known: false,
+            changed: Changed(true),
+            sketch: Sketch::default(),
         }
     }
 
@@ -152,6 +151,7 @@ impl Beam {
         self.line_start = self.window.0;
         self.row = 0;
         self.faded = faded;
+        self.changed = Changed(true);
         self.hmove_clock = LONG_AGO;
     }
 
@@ -174,52 +174,181 @@ impl Beam {
         ((self.collided >> (2 * register)) as u8) << 6
     }
 
-    /// Replays one write.
-    #[inline]
-    pub(crate) fn write<S: Screen>(&mut self, write: Write, screen: &mut S) {
-        let clock = u32::from(write.cycle) * 3;
-        if self.shows::<S>(write) {
-            self.advance(clock + delay(write), screen);
-        }
-        self.apply(write, clock, screen);
-    }
-
-    /// Whether a write changes pixels or collisions from its moment on: for all others the beam
-    /// need not stop.
+    /// Replays one write: lets the beam run up to the clock at which the write shows, if it
+    /// changes pixels or collisions at all, then changes the register.
     #[inline(always)]
-    fn shows<S: Screen>(&self, write: Write) -> bool {
-        let Write {
-            register, value, ..
-        } = write;
+    pub(crate) fn write<S: Screen>(&mut self, write: Write, screen: &mut S) {
+        let clock = u32::from(write.cycle()) * 3;
+        let (register, value) = (write.register(), write.value());
         match register {
-            0x01 => self.vblank != (value & 2 != 0),
+            0x01 => {
+                let vblank = value & 2 != 0;
+                if self.vblank != vblank {
+                    self.advance(clock + 1, screen);
+                    self.vblank = vblank;
+                }
+            }
             0x04 | 0x05 => {
                 let player = usize::from(register - 0x04);
-                self.sizes[player] != value
+                if self.sizes[player] != value
                     || self.skip_first[player]
                     || self.star_shape != StarShape::Plain
+                {
+                    self.advance(clock + 8, screen);
+                    self.sizes[player] = value;
+                    self.plain_star(player);
+                    self.skip_first[player] = false;
+                    self.touch(player);
+                    self.touch(M0 + player);
+                }
             }
-            0x06..=0x09 => S::DRAWS && self.colours[usize::from(register - 0x06)] != value & 0xFE,
-            0x0A => self.control != value || self.reflect != (value & 1 != 0),
-            0x0B | 0x0C => self.mirrored[usize::from(register - 0x0B)] != (value & 8 != 0),
+            0x06..=0x09 => {
+                let colour = &mut self.colours[usize::from(register - 0x06)];
+                if !S::DRAWS {
+                    *colour = value & 0xFE;
+                } else if *colour != value & 0xFE {
+                    self.advance(clock, screen);
+                    self.colours[usize::from(register - 0x06)] = value & 0xFE;
+                    self.changed = Changed(true);
+                }
+            }
+            0x0A => {
+                if self.control != value || self.reflect != (value & 1 != 0) {
+                    self.advance(clock, screen);
+                    self.control = value;
+                    // The right half keeps its kind once the beam is there.
+                    if clock % LINE_CLOCKS < BLANK + 79 {
+                        self.reflect = value & 1 != 0;
+                    }
+                    self.touch(BL);
+                    self.touch(PF);
+                }
+            }
+            0x0B | 0x0C => {
+                let player = usize::from(register - 0x0B);
+                let mirrored = value & 8 != 0;
+                if self.mirrored[player] != mirrored {
+                    self.advance(clock + 1, screen);
+                    self.mirrored[player] = mirrored;
+                    self.touch(player);
+                }
+            }
             0x0D..=0x0F => {
                 let (mask, bits) = playfield_part(register, value);
-                self.playfield & mask != bits
+                if self.playfield & mask != bits {
+                    // A line has four times as many cycles as this has cases.
+                    let delay = [4, 5, 2, 3][usize::from(write.cycle() & 3)];
+                    self.advance(clock + delay, screen);
+                    self.playfield = (self.playfield & !mask) | bits;
+                    self.touch(PF);
+                }
             }
-            0x1B | 0x1C => {
-                let player = usize::from(register - 0x1B);
-                let other = 1 - player;
-                (!self.delayed[player] && self.graphics[player] != value)
-                    || (self.delayed[other] && self.old_graphics[other] != self.graphics[other])
-                    || (player == 1 && self.ball_delayed && self.old_ball_on != self.ball_on)
+            0x10 | 0x11 => {
+                self.advance(clock, screen);
+                self.place_player(usize::from(register - 0x10), clock, screen);
             }
-            0x1D | 0x1E => self.missiles_on[usize::from(register - 0x1D)] != (value & 2 != 0),
-            0x1F => !self.ball_delayed && self.ball_on != (value & 2 != 0),
-            0x20..=0x24 | 0x2B => false,
-            0x25 | 0x26 => self.delayed[usize::from(register - 0x25)] != (value & 1 != 0),
-            0x27 => self.ball_delayed != (value & 1 != 0),
-            0x28 | 0x29 => self.locked[usize::from(register - 0x28)] != (value & 2 != 0),
-            _ => true,
+            0x12 | 0x13 => {
+                let missile = M0 + usize::from(register - 0x12);
+                self.advance(clock + 8, screen);
+                self.plain_star(missile - M0);
+                self.place_small(missile, clock);
+            }
+            0x14 => {
+                self.advance(clock, screen);
+                self.place_small(BL, clock);
+            }
+            0x1B | 0x1C => self.write_graphics(usize::from(register - 0x1B), value, clock, screen),
+            0x1D | 0x1E => {
+                let player = usize::from(register - 0x1D);
+                let on = value & 2 != 0;
+                if self.missiles_on[player] != on {
+                    self.advance(clock, screen);
+                    self.missiles_on[player] = on;
+                    self.touch(M0 + player);
+                }
+            }
+            0x1F => {
+                let on = value & 2 != 0;
+                if self.ball_on != on {
+                    if !self.ball_delayed {
+                        self.advance(clock, screen);
+                        self.touch(BL);
+                    }
+                    self.ball_on = on;
+                }
+            }
+            0x22 => {
+                // A motion changed from 7 to 6 just as its last clock is due never ends.
+                let due = clock as i32 == self.hmove_clock + 63;
+                if due && self.motions[M0] == 0x70 && value & 0xF0 == 0x60 {
+                    self.stars = true;
+                    self.star_phase = 0;
+                }
+                self.motions[M0] = value & 0xF0;
+            }
+            0x20..=0x24 => self.motions[usize::from(register - 0x20)] = value & 0xF0,
+            0x25 | 0x26 => {
+                let player = usize::from(register - 0x25);
+                let delayed = value & 1 != 0;
+                if self.delayed[player] != delayed {
+                    self.advance(clock, screen);
+                    self.delayed[player] = delayed;
+                    self.touch(player);
+                }
+            }
+            0x27 => {
+                let delayed = value & 1 != 0;
+                if self.ball_delayed != delayed {
+                    self.advance(clock, screen);
+                    self.ball_delayed = delayed;
+                    self.touch(BL);
+                }
+            }
+            0x28 | 0x29 => {
+                let player = usize::from(register - 0x28);
+                let lock = value & 2 != 0;
+                if self.locked[player] != lock {
+                    self.advance(clock, screen);
+                    self.lock_missile(player, lock);
+                }
+            }
+            0x2A => {
+                self.advance(clock, screen);
+                self.strobe_motion(usize::from(write.cycle() % 76), clock);
+            }
+            0x2B => self.motions = [0; 5],
+            0x2C => {
+                self.advance(clock, screen);
+                self.collided = 0;
+                self.sketch.apart = 0;
+            }
+            _ => {}
+        }
+    }
+
+    /// GRP0 and GRP1: each also makes the other player's last graphics its old ones.
+    #[inline(always)]
+    fn write_graphics<S: Screen>(&mut self, player: usize, value: u8, clock: u32, screen: &mut S) {
+        let other = 1 - player;
+        let new = !self.delayed[player] && self.graphics[player] != value;
+        let late = self.delayed[other] && self.old_graphics[other] != self.graphics[other];
+        let ball = player == P1 && self.ball_delayed && self.old_ball_on != self.ball_on;
+        if new || late || ball {
+            self.advance(clock + 1, screen);
+            if new {
+                self.touch(player);
+            }
+            if late {
+                self.touch(other);
+            }
+            if ball {
+                self.touch(BL);
+            }
+        }
+        self.graphics[player] = value;
+        self.old_graphics[other] = self.graphics[other];
+        if player == P1 {
+            self.old_ball_on = self.ball_on;
         }
     }
 
@@ -269,122 +398,10 @@ impl Beam {
         }
     }
 
+    #[inline(always)]
     fn touch(&mut self, object: usize) {
-        self.stale |= 1 << object;
-    }
-
-    /// Changes a register.
-    fn apply<S: Screen>(&mut self, write: Write, clock: u32, screen: &mut S) {
-        let Write {
-            cycle,
-            register,
-            value,
-        } = write;
-        let place = clock % LINE_CLOCKS;
-        match register {
-            0x01 => self.vblank = value & 2 != 0,
-            0x04 | 0x05 => {
-                let player = usize::from(register - 0x04);
-                self.sizes[player] = value;
-                self.plain_star(player);
-                self.skip_first[player] = false;
-                self.touch(player);
-                self.touch(M0 + player);
-            }
-            0x06..=0x09 => self.colours[usize::from(register - 0x06)] = value & 0xFE,
-            0x0A => {
-                self.control = value;
-                // The right half keeps its kind once the beam is there.
-                if place < BLANK + 79 {
-                    self.reflect = value & 1 != 0;
-                }
-                self.touch(BL);
-                self.touch(PF);
-            }
-            0x0B | 0x0C => {
-                let player = usize::from(register - 0x0B);
-                self.mirrored[player] = value & 8 != 0;
-                self.touch(player);
-            }
-            0x0D..=0x0F => {
-                let (mask, bits) = playfield_part(register, value);
-                if self.playfield & mask != bits {
-                    self.playfield = (self.playfield & !mask) | bits;
-                    self.touch(PF);
-                }
-            }
-            0x10 | 0x11 => self.place_player(usize::from(register - 0x10), clock, screen),
-            0x12 | 0x13 => {
-                let missile = M0 + usize::from(register - 0x12);
-                self.plain_star(missile - M0);
-                self.positions[missile] = self
-                    .odd_place(missile, clock)
-                    .unwrap_or_else(|| reset_position(place, 4, 2));
-                self.touch(missile);
-            }
-            0x14 => {
-                self.positions[BL] = self
-                    .odd_place(BL, clock)
-                    .unwrap_or_else(|| reset_position(place, 4, 2));
-                self.touch(BL);
-            }
-            0x1B | 0x1C => {
-                let player = usize::from(register - 0x1B);
-                let other = 1 - player;
-                if self.graphics[player] != value {
-                    self.graphics[player] = value;
-                    if !self.delayed[player] {
-                        self.touch(player);
-                    }
-                }
-                if self.old_graphics[other] != self.graphics[other] {
-                    self.old_graphics[other] = self.graphics[other];
-                    if self.delayed[other] {
-                        self.touch(other);
-                    }
-                }
-                if player == 1 && self.old_ball_on != self.ball_on {
-                    self.old_ball_on = self.ball_on;
-                    self.touch(BL);
-                }
-            }
-            0x1D | 0x1E => {
-                let player = usize::from(register - 0x1D);
-                self.missiles_on[player] = value & 2 != 0;
-                self.touch(M0 + player);
-            }
-            0x1F => {
-                self.ball_on = value & 2 != 0;
-                self.touch(BL);
-            }
-            0x22 => {
-                // A motion changed from 7 to 6 just as its last clock is due never ends.
-                let due = clock as i32 == self.hmove_clock + 63;
-                if due && self.motions[M0] == 0x70 && value & 0xF0 == 0x60 {
-                    self.stars = true;
-                    self.star_phase = 0;
-                }
-                self.motions[M0] = value & 0xF0;
-            }
-            0x20..=0x24 => self.motions[usize::from(register - 0x20)] = value & 0xF0,
-            0x25 | 0x26 => {
-                let player = usize::from(register - 0x25);
-                self.delayed[player] = value & 1 != 0;
-                self.touch(player);
-            }
-            0x27 => {
-                self.ball_delayed = value & 1 != 0;
-                self.touch(BL);
-            }
-            0x28 | 0x29 => self.lock_missile(usize::from(register - 0x28), value & 2 != 0),
-            0x2A => self.strobe_motion(i32::from(cycle % 76), clock),
-            0x2B => self.motions = [0; 5],
-            0x2C => {
-                self.collided = 0;
-                self.line_known = false;
-            }
-            _ => {}
-        }
+        self.sketch.touch(object);
+        self.changed = Changed(true);
     }
 
     fn plain_star(&mut self, player: usize) {
@@ -404,6 +421,14 @@ impl Beam {
         self.positions[player] = new;
         self.skip_first[player] = moment != Moment::Starting;
         self.touch(player);
+    }
+
+    /// RESM0, RESM1 and RESBL.
+    fn place_small(&mut self, object: usize, clock: u32) {
+        self.positions[object] = self
+            .odd_place(object, clock)
+            .unwrap_or_else(|| reset_position(clock % LINE_CLOCKS, 4, 2));
+        self.touch(object);
     }
 
     /// Where a missile or the ball lands whose reset meets the clocks of an HMOVE that is still
@@ -436,16 +461,21 @@ impl Beam {
     }
 
     /// HMOVE.
-    fn strobe_motion(&mut self, cycle: i32, clock: u32) {
+    fn strobe_motion(&mut self, cycle: usize, clock: u32) {
         if self.combs && motion::blanks(cycle) {
             self.comb = true;
         }
-        self.skip_first = [false; 2];
+        for player in [P0, P1] {
+            if self.skip_first[player] {
+                self.skip_first[player] = false;
+                self.touch(player);
+            }
+        }
         self.stars = false;
-        self.plain_star(0);
-        self.touch(P0);
-        self.touch(P1);
-        self.touch(M0);
+        if self.star_shape != StarShape::Plain {
+            self.star_shape = StarShape::Plain;
+            self.touch(M0);
+        }
         for object in P0..=BL {
             let pixels = motion::motion(cycle, self.motions[object]);
             if pixels != 0 {
@@ -456,283 +486,83 @@ impl Beam {
         self.hmove_clock = clock as i32;
     }
 
-    /// Brings the pixels of changed objects up to date.
-    fn refresh(&mut self) {
-        let mut stale = std::mem::take(&mut self.stale);
-        self.line_known = false;
-        while stale != 0 {
-            let object = stale.trailing_zeros() as usize;
-            stale &= stale - 1;
-            let line = match object {
-                P0 | P1 => self.player_line(object),
-                M0 | M1 => self.missile_line(object - M0),
-                BL => self.ball_line(),
-                _ => lines::playfield(self.playfield, self.reflect),
-            };
-            let bit = 1 << object;
-            if line == EMPTY {
-                self.live &= !bit;
-            } else {
-                self.live |= bit;
-            }
-            self.objects[object.min(PF)] = line;
-        }
-    }
-
-    fn player_line(&self, player: usize) -> Line {
-        let mut bits = if self.delayed[player] {
-            self.old_graphics[player]
-        } else {
-            self.graphics[player]
-        };
-        let mut line = EMPTY;
-        if bits == 0 {
-            return line;
-        }
-        if !self.mirrored[player] {
-            bits = bits.reverse_bits();
-        }
-        let size = usize::from(self.sizes[player] & 7);
-        // Wide players start a pixel late.
-        let (pattern, late) = match size {
-            5 => (u64::from(DOUBLE[usize::from(bits)]), 1),
-            7 => (quadruple(bits), 1),
-            _ => (u64::from(bits), 0),
-        };
-        let copies = COPIES[size];
-        let first = usize::from(self.skip_first[player]);
-        for offset in copies.iter().skip(first) {
-            lines::place(
-                &mut line,
-                pattern,
-                u32::from(self.positions[player]) + offset + late,
-            );
-        }
-        line
-    }
-
-    fn missile_line(&self, player: usize) -> Line {
-        let mut line = EMPTY;
-        if !self.missiles_on[player] || self.locked[player] {
-            return line;
-        }
-        let mut size = self.sizes[player];
-        if player == 0 {
-            match self.star_shape {
-                StarShape::Plain => {}
-                StarShape::Wide => size |= 0x10,
-                StarShape::Hidden => return line,
-            }
-        }
-        let pattern = (1 << (1 << (size >> 4 & 3))) - 1;
-        for offset in COPIES[usize::from(size & 7)] {
-            lines::place(
-                &mut line,
-                pattern,
-                u32::from(self.positions[M0 + player]) + offset,
-            );
-        }
-        line
-    }
-
-    fn ball_line(&self) -> Line {
-        let mut line = EMPTY;
-        let on = if self.ball_delayed {
-            self.old_ball_on
-        } else {
-            self.ball_on
-        };
-        if on {
-            let pattern = (1 << (1 << (self.control >> 4 & 3))) - 1;
-            lines::place(&mut line, pattern, u32::from(self.positions[BL]));
-        }
-        line
-    }
-
     /// Makes the pixels `from..to` of the current row.
-    #[inline]
+    #[inline(always)]
     fn draw<S: Screen>(&mut self, from: u32, to: u32, screen: &mut S) {
-        if self.vblank {
-            if S::DRAWS {
-                let black = screen.shade(0);
-                if let Some(pixels) = screen.row(self.row) {
-                    pixels[from as usize..to as usize].fill(black);
-                }
+        let whole = from == 0 && to == WIDTH;
+        if S::DRAWS {
+            if self.vblank {
+                screen.draw(self.row, from, to, None);
+            } else {
+                let live = self.live();
+                self.refresh(live);
+                let look = Look {
+                    objects: self.sketch.objects(),
+                    live,
+                    colours: self.colours.map(|colour| colour | u8::from(self.faded)),
+                    control: self.control,
+                    comb: self.comb,
+                    same: !self.changed.0 && !self.comb,
+                };
+                screen.draw(self.row, from, to, Some(look));
             }
-        } else {
-            if self.stale != 0 {
-                self.refresh();
-            }
-            // Collisions latch: a pair that has met once, or whose objects are as they were when
-            // they last had a whole line to meet in, need not be looked at.
-            let pairs = PAIRS_OF[usize::from(self.live & 63)] & !self.collided;
-            if !S::DRAWS && pairs != 0 && !self.line_known {
-                let whole = from == 0 && to == WIDTH;
-                if whole {
-                    self.collide(pairs, &[!0; 3]);
-                    self.line_known = true;
-                } else {
-                    self.collide(pairs, &lines::span(from, to));
-                }
-            }
-            if S::DRAWS {
-                let black = screen.shade(0);
-                let colours = self
-                    .colours
-                    .map(|colour| screen.shade(colour | u8::from(self.faded)));
-                if let Some(pixels) = screen.row(self.row) {
-                    self.paint(pixels, from, to, colours);
-                    if self.comb && from < 8 {
-                        pixels[from as usize..(to as usize).min(8)].fill(black);
-                    }
-                }
-            }
+            self.changed = Changed(!whole || self.vblank || self.comb);
+        } else if !self.vblank {
+            self.collide(from, to, whole);
         }
         if from < 8 && to >= 8 {
             self.comb = false;
         }
     }
 
-    #[inline]
-    fn collide(&mut self, mut pairs: u16, span: &Line) {
-        while pairs != 0 {
-            let bit = pairs.trailing_zeros() as usize;
-            pairs &= pairs - 1;
+    /// Looks for collisions in a span. They latch: a pair that has met once, or that had a whole
+    /// line to meet in as it is, need not be looked at.
+    #[inline(always)]
+    fn collide(&mut self, from: u32, to: u32, whole: bool) {
+        let live = self.live();
+        let pairs = PAIRS_OF[usize::from(live & 63)] & !(self.collided | self.sketch.apart);
+        if pairs == 0 {
+            return;
+        }
+        self.refresh(live);
+        let span = if whole {
+            [!0; 3]
+        } else {
+            lines::span(from, to)
+        };
+        let objects = self.sketch.objects();
+        let mut left = pairs;
+        while left != 0 {
+            let bit = left.trailing_zeros() as usize;
+            left &= left - 1;
             let (first, second) = PAIRS[bit & 15];
-            let (first, second) = (&self.objects[first], &self.objects[second]);
+            let (first, second) = (&objects[first], &objects[second]);
             let both = (first[0] & second[0] & span[0])
                 | (first[1] & second[1] & span[1])
                 | (first[2] & second[2] & span[2]);
-            if both != 0 {
-                self.collided |= 1 << bit;
-            }
+            self.collided |= u16::from(both != 0) << bit;
         }
-    }
-
-    /// Paints a span: the background, then the objects from the hindmost to the foremost.
-    fn paint(&self, pixels: &mut [u8], from: u32, to: u32, colours: [u8; 4]) {
-        let [player0, player1, field, back] = colours;
-        pixels[from as usize..to as usize].fill(back);
-        if self.live == 0 {
-            return;
-        }
-        let span = lines::span(from, to);
-        let [p0, p1, m0, m1, ball, playfield] = &self.objects;
-        let first = lines::both(p0, m0);
-        let second = lines::both(p1, m1);
-        if self.control & 4 != 0 {
-            lines::paint(pixels, &second, &span, player1);
-            lines::paint(pixels, &first, &span, player0);
-            lines::paint(pixels, &lines::both(playfield, ball), &span, field);
-        } else if self.control & 2 != 0 {
-            // The two halves of the playfield belong to the players, in colour and in priority.
-            let left = lines::common(playfield, &LEFT_HALF);
-            let right = lines::common(playfield, &RIGHT_HALF);
-            lines::paint(pixels, ball, &span, field);
-            lines::paint(pixels, &lines::both(&second, &right), &span, player1);
-            lines::paint(pixels, &lines::both(&first, &left), &span, player0);
-        } else {
-            lines::paint(pixels, &lines::both(playfield, ball), &span, field);
-            lines::paint(pixels, &second, &span, player1);
-            lines::paint(pixels, &first, &span, player0);
+        if whole {
+            self.sketch.apart |= pairs;
         }
     }
 }
 
-const LEFT_HALF: Line = [!0, 0xFFFF, 0];
-const RIGHT_HALF: Line = [0, !0xFFFF, !0];
+/// Whether the next row has to be drawn anew; no part of the state, so that all are equal.
+#[derive(Clone, Copy, Debug)]
+struct Changed(bool);
 
-/// How missile 0 looks on a line of the starfield.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum StarShape {
-    Plain,
-    Wide,
-    Hidden,
-}
-
-/// How a player's reset meets the copies that are on their way to the screen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moment {
-    /// Away from all copies.
-    Between,
-    /// A copy has been triggered and is about to start.
-    Starting,
-    /// A copy is being drawn.
-    Drawing,
-}
-
-impl Moment {
-    fn of(size: u8, old: u8, new: u8) -> Self {
-        let size = usize::from(size & 7);
-        let width = match size {
-            5 => 16,
-            7 => 32,
-            _ => 8,
-        };
-        for offset in COPIES[size] {
-            let after = (u32::from(new) + 2 * WIDTH - u32::from(old) - offset) % WIDTH;
-            if after < 4 {
-                return Self::Starting;
-            }
-            if after < 4 + width {
-                return Self::Drawing;
-            }
-        }
-        Self::Between
+impl Default for Changed {
+    fn default() -> Self {
+        Self(true)
     }
 }
 
-/// Where the copies of a player or missile start, by the low bits of its size register.
-const COPIES: [&[u32]; 8] = [
-    &[0],
-    &[0, 16],
-    &[0, 32],
-    &[0, 16, 32],
-    &[0, 64],
-    &[0],
-    &[0, 32, 64],
-    &[0],
-];
-
-/// Which two objects each collision bit is about: D6 and D7 of the eight registers in turn.
-const PAIRS: [(usize, usize); 16] = [
-    (M0, P0),
-    (M0, P1),
-    (M1, P1),
-    (M1, P0),
-    (P0, BL),
-    (P0, PF),
-    (P1, BL),
-    (P1, PF),
-    (M0, BL),
-    (M0, PF),
-    (M1, BL),
-    (M1, PF),
-    (BL, BL),
-    (BL, PF),
-    (M0, M1),
-    (P0, P1),
-];
-/// The bit that no collision sets.
-const UNUSED_BIT: usize = 12;
-
-/// Which collision bits a set of objects can set.
-const PAIRS_OF: [u16; 64] = {
-    let mut table = [0; 64];
-    let mut live = 0;
-    while live < 64 {
-        let mut bit = 0;
-        while bit < 16 {
-            let (first, second) = PAIRS[bit];
-            if bit != UNUSED_BIT && live >> first & live >> second & 1 != 0 {
-                table[live] |= 1 << bit;
-            }
-            bit += 1;
-        }
-        live += 1;
+impl PartialEq for Changed {
+    fn eq(&self, _other: &Self) -> bool {
+        true
     }
-    table
-};
+}
 
 /// Which of the playfield's 20 bits a register holds, and what a value makes of them.
 #[inline(always)]
@@ -741,16 +571,6 @@ fn playfield_part(register: u8, value: u8) -> (u32, u32) {
         0x0D => (0x0_000F, u32::from(value >> 4)),
         0x0E => (0x0_0FF0, u32::from(value.reverse_bits()) << 4),
         _ => (0xF_F000, u32::from(value) << 12),
-    }
-}
-
-/// How many clocks after the processor's write the picture changes.
-fn delay(write: Write) -> u32 {
-    match write.register {
-        0x04 | 0x05 | 0x12 | 0x13 => 8,
-        0x0D..=0x0F => [4, 5, 2, 3][usize::from(write.cycle % 76) & 3],
-        0x01 | 0x0B | 0x0C | 0x1B | 0x1C => 1,
-        _ => 0,
     }
 }
 
@@ -763,30 +583,14 @@ fn reset_position(place: u32, latency: u32, in_blank: u8) -> u8 {
     }
 }
 
+/// A position up to 33 pixels to either side of another.
 fn moved(position: u8, pixels: i32) -> u8 {
-    (i32::from(position) + pixels).rem_euclid(WIDTH as i32) as u8
-}
-
-/// Eight bits at twice their width.
-const DOUBLE: [u16; 256] = {
-    let mut table = [0; 256];
-    let mut bits = 0;
-    while bits < 256 {
-        let mut bit = 0;
-        while bit < 8 {
-            if bits >> bit & 1 != 0 {
-                table[bits] |= 0b11 << (bit * 2);
-            }
-            bit += 1;
-        }
-        bits += 1;
+    let moved = i32::from(position) + pixels;
+    if moved < 0 {
+        (moved + WIDTH as i32) as u8
+    } else if moved >= WIDTH as i32 {
+        (moved - WIDTH as i32) as u8
+    } else {
+        moved as u8
     }
-    table
-};
-
-/// Eight bits at four times their width.
-fn quadruple(bits: u8) -> u64 {
-    let double = DOUBLE[usize::from(bits)].to_le_bytes();
-    let [low, high] = double.map(|half| u64::from(DOUBLE[usize::from(half)]));
-    low | high << 16
 }

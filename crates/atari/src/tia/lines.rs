@@ -27,16 +27,28 @@ fn below(pixel: u32, word: u32) -> u64 {
 /// Adds a pattern of at most 64 pixels at `position`, around the edge of the line.
 #[inline(always)]
 pub(crate) fn place(line: &mut Line, pattern: u64, position: u32) {
-    let position = position % WIDTH;
-    let word = (position / 64) as usize;
+    let position = if position >= WIDTH {
+        position - WIDTH
+    } else {
+        position
+    };
     let shift = position % 64;
-    line[word] |= pattern << shift;
-    if shift != 0 && word < 2 {
-        line[word + 1] |= pattern >> (64 - shift);
-    }
-    if position > WIDTH - 64 {
-        line[0] |= pattern >> (WIDTH - position);
-        line[2] &= 0xFFFF_FFFF;
+    let low = pattern << shift;
+    let high = (pattern >> 1) >> (63 - shift);
+    match position / 64 {
+        0 => {
+            line[0] |= low;
+            line[1] |= high;
+        }
+        1 => {
+            line[1] |= low;
+            line[2] |= high & 0xFFFF_FFFF;
+            line[0] |= high >> 32;
+        }
+        _ => {
+            line[2] |= low & 0xFFFF_FFFF;
+            line[0] |= low >> 32 | high << 32;
+        }
     }
 }
 

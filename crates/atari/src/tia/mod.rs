@@ -7,19 +7,39 @@
 pub(crate) mod beam;
 pub(crate) mod lines;
 mod motion;
+mod objects;
+pub(crate) mod paint;
 
 use serde::{Deserialize, Serialize};
 
 use crate::controllers::Inputs;
 use beam::{Beam, NoScreen};
 
-/// One write to a picture register.
+/// One write to a picture register: the processor cycle, counted from the start of the frame's
+/// first line, the register and the value, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Write {
-    /// The processor cycle, counted from the start of the frame's first line.
-    pub(crate) cycle: u16,
-    pub(crate) register: u8,
-    pub(crate) value: u8,
+pub(crate) struct Write(u32);
+
+impl Write {
+    #[inline(always)]
+    pub(crate) fn new(cycle: u16, register: u8, value: u8) -> Self {
+        Self(u32::from(cycle) << 16 | u32::from(register) << 8 | u32::from(value))
+    }
+
+    #[inline(always)]
+    pub(crate) fn cycle(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    #[inline(always)]
+    pub(crate) fn register(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    #[inline(always)]
+    pub(crate) fn value(self) -> u8 {
+        self.0 as u8
+    }
 }
 
 /// The writes of a frame, in a buffer that is there before they come.
@@ -32,11 +52,7 @@ pub(crate) struct Log {
 impl Log {
     /// An empty log.
     pub(crate) fn new() -> Self {
-        let empty = Write {
-            cycle: 0,
-            register: 0,
-            value: 0,
-        };
+        let empty = Write(0);
         Self {
             buffer: vec![empty; 2048],
             used: 0,
@@ -196,11 +212,7 @@ impl Tia {
                     }
                     self.dumping = dump;
                 }
-                log.push(Write {
-                    cycle: short_cycle(cycle),
-                    register,
-                    value,
-                });
+                log.push(Write::new(short_cycle(cycle), register, value));
             }
             _ => {}
         }
