@@ -8,6 +8,8 @@ use crate::cartridge::{IMAGE, Mapper};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Code {
     pub(crate) op: Op,
+    /// Of two instructions in one: what the second one's operand is.
+    pub(crate) second: u8,
     /// The one or two bytes after the opcode. For a branch: the offset, and above it the cycles
     /// that it takes when it jumps.
     pub(crate) operand: u16,
@@ -16,6 +18,7 @@ pub(crate) struct Code {
 impl Code {
     const SLOW: Self = Self {
         op: Op::Slow,
+        second: 0,
         operand: 0,
     };
 
@@ -35,16 +38,52 @@ pub(crate) fn decode(image: &[u8; IMAGE], mapper: Mapper) -> Box<Program> {
     for (index, code) in program.iter_mut().enumerate() {
         let byte = |offset: usize| image[(index + offset) & (IMAGE - 1)];
         let decoded = instruction([byte(0), byte(1), byte(2)], index);
-        let plain = (0..decoded.op.length()).all(|offset| {
-            // An instruction that runs over the end of its bank is fetched byte by byte.
-            let bank = if mapper == Mapper::E0 { 0x400 } else { 0x1000 };
-            (index % bank) + offset < bank && !mapper.switches_at(((index + offset) & 0xFFF) as u16)
-        });
+        // An instruction that reaches the end of its bank is left to whoever fetches byte by byte:
+        // what comes behind it depends on what is mapped there.
+        let bank = if mapper == Mapper::E0 { 0x400 } else { 0x1000 };
+        let length = decoded.op.length();
+        let plain = index % bank + length < bank
+            && (index..index + length).all(|at| !mapper.switches_at((at & 0xFFF) as u16));
         if plain {
             *code = decoded;
         }
     }
+    // Afterwards, for a pair's second instruction must be plain itself.
+    for index in 0..IMAGE {
+        let first = program[index];
+        let second = program[(index + first.op.length()) & (IMAGE - 1)];
+        program[index] = pair(first, second).unwrap_or(first);
+    }
     program
+}
+
+/// Two instructions that often follow each other, as one.
+fn pair(first: Code, second: Code) -> Option<Code> {
+    let (op, operand) = match (first.op, second.op) {
+        (Op::LdaImm, Op::StaTia) => (Op::LdaImmSta, first.operand),
+        (Op::LdaRam, Op::StaTia) => (Op::LdaRamSta, first.operand),
+        (Op::LdaZpx, Op::StaTia) => (Op::LdaZpxSta, first.operand),
+        (Op::LdaAbx, Op::StaTia) => (Op::LdaAbxSta, first.operand),
+        (Op::LdaAby, Op::StaTia) => (Op::LdaAbySta, first.operand),
+        (Op::LdaInd, Op::StaTia) => (Op::LdaIndSta, first.operand),
+        (Op::StaTia, Op::StaTia) => (Op::StaSta, first.operand),
+        (Op::Wait, Op::StaTia) => (Op::WaitSta, first.operand),
+        (Op::Dex, Op::Bne) => (Op::DexBne, second.operand),
+        (Op::Dex, Op::Bpl) => (Op::DexBpl, second.operand),
+        (Op::Dey, Op::Bne) => (Op::DeyBne, second.operand),
+        (Op::Dey, Op::Bpl) => (Op::DeyBpl, second.operand),
+        (Op::AslA, Op::AslA) => (Op::AslAsl, 0),
+        (Op::LsrA, Op::LsrA) => (Op::LsrLsr, 0),
+        (Op::Nop, Op::Nop) => (Op::NopNop, 0),
+        (Op::Sec, Op::SbcRam) => (Op::SecSbcRam, second.operand),
+        (Op::LdyRam, Op::LdaInd) => (Op::LdyRamLdaInd, first.operand),
+        _ => return None,
+    };
+    Some(Code {
+        op,
+        second: second.low(),
+        operand,
+    })
 }
 
 /// What the fast loop can run: the instruction and the kind of its operand's place. `Ram` is the
@@ -54,7 +93,11 @@ pub(crate) fn decode(image: &[u8; IMAGE], mapper: Mapper) -> Box<Program> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
 pub(crate) enum Op {
-    LdaImm, LdaRam, LdaZpx, LdaAbs, LdaAbx, LdaAby, LdaInd,
+    // Two instructions in one.
+    LdaImmSta, LdaRamSta, LdaZpxSta, LdaAbxSta, LdaAbySta, LdaIndSta, StaSta, WaitSta,
+    DexBne, DexBpl, DeyBne, DeyBpl, AslAsl, LsrLsr, NopNop, SecSbcRam, LdyRamLdaInd,
+    // One.
+    LdaImm, LdaRam, LdaZpx, LdaAbs, LdaAbx, LdaAby, LdaInd, LdaInx,
     LdxImm, LdxRam, LdxZpy, LdxAbs, LdxAby,
     LdyImm, LdyRam, LdyZpx, LdyAbs, LdyAbx,
     LaxRam, LaxInd,
@@ -80,7 +123,7 @@ pub(crate) enum Op {
     Tax, Tay, Txa, Tya, Tsx, Txs,
     Pha, Php, Pla, Plp,
     Bpl, Bmi, Bvc, Bvs, Bcc, Bcs, Bne, Beq,
-    Jmp, Jsr, Rts,
+    Jmp, JmpInd, Jsr, Rts,
     Clc, Sec, Cld, Sed, Clv, Cli, Sei,
     Nop, NopImm, NopRam,
     /// Everything else.
@@ -104,7 +147,7 @@ impl Op {
             | Op::EorAbs | Op::EorAbx | Op::EorAby | Op::CmpAbs | Op::CmpAbx | Op::CmpAby
             | Op::CpxAbs | Op::CpyAbs | Op::BitAbs
             | Op::StaAbs | Op::StaAbx | Op::StaAby | Op::StxAbs | Op::StyAbs
-            | Op::Jmp | Op::Jsr | Op::Slow => 3,
+            | Op::Jmp | Op::JmpInd | Op::Jsr | Op::Slow => 3,
             _ => 2,
         }
     }
@@ -142,9 +185,14 @@ fn instruction(bytes: [u8; 3], index: usize) -> Code {
             let same_page = (i16::from(after) + i16::from(low as i8)) & 0xFF00u16 as i16 == 0;
             u16::from_le_bytes([low, if same_page { 3 } else { 4 }])
         }
+        Op::StaTia | Op::StxTia | Op::StyTia => operand & 0x3F,
         _ => operand,
     };
-    Code { op, operand }
+    Code {
+        op,
+        second: 0,
+        operand,
+    }
 }
 
 /// `ram` where the operand is in the console's memory, else the other.
@@ -173,7 +221,7 @@ fn operation(opcode: u8, low: u8) -> Op {
     // A pointer at the end of page zero goes on at its start, in the TIA.
     let pointer = |op: Op| if low == 0xFF { Slow } else { in_ram(low, op, Slow) };
     match opcode {
-        0xA9 => LdaImm, 0xA5 => ram(LdaRam), 0xB5 => LdaZpx, 0xAD => LdaAbs, 0xBD => LdaAbx, 0xB9 => LdaAby, 0xB1 => pointer(LdaInd),
+        0xA9 => LdaImm, 0xA5 => ram(LdaRam), 0xB5 => LdaZpx, 0xAD => LdaAbs, 0xBD => LdaAbx, 0xB9 => LdaAby, 0xB1 => pointer(LdaInd), 0xA1 => LdaInx,
         0xA2 => LdxImm, 0xA6 => ram(LdxRam), 0xB6 => LdxZpy, 0xAE => LdxAbs, 0xBE => LdxAby,
         0xA0 => LdyImm, 0xA4 => ram(LdyRam), 0xB4 => LdyZpx, 0xAC => LdyAbs, 0xBC => LdyAbx,
         0xA7 => ram(LaxRam), 0xB3 => pointer(LaxInd),
@@ -198,7 +246,7 @@ fn operation(opcode: u8, low: u8) -> Op {
         0xAA => Tax, 0xA8 => Tay, 0x8A => Txa, 0x98 => Tya, 0xBA => Tsx, 0x9A => Txs,
         0x48 => Pha, 0x08 => Php, 0x68 => Pla, 0x28 => Plp,
         0x10 => Bpl, 0x30 => Bmi, 0x50 => Bvc, 0x70 => Bvs, 0x90 => Bcc, 0xB0 => Bcs, 0xD0 => Bne, 0xF0 => Beq,
-        0x4C => Jmp, 0x20 => Jsr, 0x60 => Rts,
+        0x4C => Jmp, 0x6C => JmpInd, 0x20 => Jsr, 0x60 => Rts,
         0x18 => Clc, 0x38 => Sec, 0xD8 => Cld, 0xF8 => Sed, 0xB8 => Clv, 0x58 => Cli, 0x78 => Sei,
         0xEA => Nop, 0x04 => ram(NopRam), 0x80 | 0x82 | 0x89 | 0xC2 | 0xE2 => NopImm,
         _ => Slow,

@@ -6,61 +6,153 @@
 //! one with the whole bus.
 
 use super::Core;
-use super::decode::{LOGGED, Op, Program, SILENT};
+use super::decode::{Code, LOGGED, Op, Program, SILENT};
 use crate::bus::Bus;
-use crate::cartridge::IMAGE;
+use crate::cartridge::{Cartridge, IMAGE, Rom};
 use crate::tia::{LINE_CYCLES, Write};
 
 /// How a cartridge's addresses lie in its image.
-pub(super) trait Layout {
-    /// Whether touching some addresses does more than read.
-    const WATCHED: bool;
-    /// The index of an address in the image, before it is masked.
-    fn index(slices: [u16; 4], address: u16) -> usize;
+pub(super) trait Layout<'a> {
+    /// Looks at a cartridge as it is mapped now.
+    fn new(rom: &'a Rom, cartridge: &Cartridge) -> Self;
+    /// The instruction at an address of the cartridge.
+    fn code(&self, address: u16) -> Code;
+    /// The byte at an address of the cartridge, where touching it does nothing else.
+    fn byte(&self, address: u16) -> Option<u8>;
 }
 
-/// One bank of 4 KiB at a time.
-pub(super) struct Banks<const WATCHED: bool>;
+/// One bank of 4 KiB at a time, with addresses in it that do more than read.
+pub(super) struct Bank<'a> {
+    whole: WholeBank<'a>,
+    watched: u64,
+}
 
-impl<const WATCHED: bool> Layout for Banks<WATCHED> {
-    const WATCHED: bool = WATCHED;
+impl<'a> Layout<'a> for Bank<'a> {
+    fn new(rom: &'a Rom, cartridge: &Cartridge) -> Self {
+        Self {
+            whole: WholeBank::new(rom, cartridge),
+            watched: cartridge.watched(),
+        }
+    }
 
     #[inline(always)]
-    fn index(slices: [u16; 4], address: u16) -> usize {
-        usize::from(slices[0]) + usize::from(address & 0xFFF)
+    fn code(&self, address: u16) -> Code {
+        self.whole.code(address)
+    }
+
+    #[inline(always)]
+    fn byte(&self, address: u16) -> Option<u8> {
+        if self.watched >> ((address >> 6) & 63) & 1 != 0 {
+            return None;
+        }
+        self.whole.byte(address)
+    }
+}
+
+/// One bank of 4 KiB that only reads.
+pub(super) struct WholeBank<'a> {
+    codes: &'a [Code; BANK],
+    bytes: &'a [u8; BANK],
+}
+
+impl<'a> Layout<'a> for WholeBank<'a> {
+    fn new(rom: &'a Rom, cartridge: &Cartridge) -> Self {
+        let bank = usize::from(cartridge.slices()[0]) / BANK % (IMAGE / BANK);
+        Self {
+            codes: &rom.program().as_chunks().0[bank],
+            bytes: &rom.image().as_chunks().0[bank],
+        }
+    }
+
+    #[inline(always)]
+    fn code(&self, address: u16) -> Code {
+        self.codes[usize::from(address) & (BANK - 1)]
+    }
+
+    #[inline(always)]
+    fn byte(&self, address: u16) -> Option<u8> {
+        Some(self.bytes[usize::from(address) & (BANK - 1)])
     }
 }
 
 /// Four slices of 1 KiB.
-pub(super) struct Slices;
+pub(super) struct Slices<'a> {
+    program: &'a Program,
+    image: &'a [u8; IMAGE],
+    slices: [u16; 4],
+    watched: u64,
+}
 
-impl Layout for Slices {
-    const WATCHED: bool = true;
+impl Slices<'_> {
+    #[inline(always)]
+    fn index(&self, address: u16) -> usize {
+        let slice = usize::from(self.slices[usize::from(address >> 10) & 3]);
+        (slice + usize::from(address & 0x3FF)) & (IMAGE - 1)
+    }
+}
+
+impl<'a> Layout<'a> for Slices<'a> {
+    fn new(rom: &'a Rom, cartridge: &Cartridge) -> Self {
+        Self {
+            program: rom.program(),
+            image: rom.image(),
+            slices: cartridge.slices(),
+            watched: cartridge.watched(),
+        }
+    }
 
     #[inline(always)]
-    fn index(slices: [u16; 4], address: u16) -> usize {
-        usize::from(slices[usize::from(address >> 10) & 3]) + usize::from(address & 0x3FF)
+    fn code(&self, address: u16) -> Code {
+        self.program[self.index(address)]
+    }
+
+    #[inline(always)]
+    fn byte(&self, address: u16) -> Option<u8> {
+        if self.watched >> ((address >> 6) & 63) & 1 != 0 {
+            return None;
+        }
+        Some(self.image[self.index(address)])
     }
 }
 
 /// Two banks of 4 KiB, told apart by address line 13.
-pub(super) struct Line13;
+pub(super) struct Line13<'a> {
+    program: &'a Program,
+    image: &'a [u8; IMAGE],
+}
 
-impl Layout for Line13 {
-    const WATCHED: bool = false;
+/// The index of an address in the image of a cartridge with two banks told apart by line 13.
+#[inline(always)]
+fn by_line_13(address: u16) -> usize {
+    usize::from(!address & 0x2000) / 2 + usize::from(address & 0xFFF)
+}
+
+impl<'a> Layout<'a> for Line13<'a> {
+    fn new(rom: &'a Rom, _cartridge: &Cartridge) -> Self {
+        Self {
+            program: rom.program(),
+            image: rom.image(),
+        }
+    }
 
     #[inline(always)]
-    fn index(_slices: [u16; 4], address: u16) -> usize {
-        usize::from(!address & 0x2000) / 2 + usize::from(address & 0xFFF)
+    fn code(&self, address: u16) -> Code {
+        self.program[by_line_13(address)]
+    }
+
+    #[inline(always)]
+    fn byte(&self, address: u16) -> Option<u8> {
+        Some(self.image[by_line_13(address)])
     }
 }
 
 /// Runs up to the first instruction that needs the whole bus, or until `core.left` is used up.
-pub(super) fn run<L: Layout>(core: &mut Core, bus: &mut Bus<'_>) {
+pub(super) fn run<'a, L: Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>) {
     let machine = &mut *bus.machine;
     // Cycles are counted in 32 bits here, in all but frames that never end from the frame's start.
     let origin = if core.cycle < 1 << 24 { 0 } else { core.cycle };
     let (log, used) = bus.log.room();
+    let before = *used;
     let mut fast = Fast {
         a: core.a,
         x: core.x,
@@ -82,16 +174,16 @@ pub(super) fn run<L: Layout>(core: &mut Core, bus: &mut Bus<'_>) {
         ram: &mut machine.ram,
         log,
         used: *used,
-        image: bus.rom.image(),
-        program: bus.rom.program(),
-        slices: machine.cartridge.slices(),
-        watched: machine.cartridge.watched(),
+        layout: L::new(bus.rom, &machine.cartridge),
     };
-    fast.run::<L>();
-    *used = fast.used;
+    fast.run();
     if fast.touched != 0 {
         machine.tia.touched = origin + i64::from(fast.touched);
     }
+    if let Some(write) = fast.log[before..fast.used].last() {
+        machine.tia.touched = machine.tia.touched.max(i64::from(write.cycle()));
+    }
+    *used = fast.used;
     core.a = fast.a;
     core.x = fast.x;
     core.y = fast.y;
@@ -106,11 +198,13 @@ pub(super) fn run<L: Layout>(core: &mut Core, bus: &mut Bus<'_>) {
     core.left = fast.left;
 }
 
+const BANK: usize = 4096;
+
 /// How many instructions may follow each other without a jump: a bank full of them.
 const LAST: u32 = 4096;
 
 /// The registers and all that the loop touches.
-struct Fast<'a> {
+struct Fast<'a, L> {
     a: u8,
     x: u8,
     y: u8,
@@ -124,27 +218,24 @@ struct Fast<'a> {
     cycle: u32,
     /// From this cycle on a write to the TIA ends the frame.
     frame_end: u32,
-    /// The cycle of the last access to the TIA; zero where there was none.
+    /// The cycle of the last access to the TIA that is not in the log; zero where there was none.
     touched: u32,
     left: u32,
     ram: &'a mut [u8; 128],
     log: &'a mut [Write],
     used: usize,
-    image: &'a [u8; IMAGE],
-    program: &'a Program,
-    slices: [u16; 4],
-    watched: u64,
+    layout: L,
 }
 
-impl Fast<'_> {
+impl<'a, L: Layout<'a>> Fast<'_, L> {
     #[rustfmt::skip]
     #[inline(always)]
-    fn run<L: Layout>(&mut self) {
+    fn run(&mut self) {
         if self.far() {
             return;
         }
         loop {
-            let code = self.program[L::index(self.slices, self.pc) & (IMAGE - 1)];
+            let code = self.layout.code(self.pc);
 
             /// Ends the loop after a jump that leads out of the cartridge or comes late.
             macro_rules! jump {
@@ -156,14 +247,14 @@ impl Fast<'_> {
                 (ram) => {{ self.spend(3, 2); self.ram[usize::from(code.low() & 0x7F)] }};
                 (zpx) => {{ let Some(value) = self.zero_page(code.low().wrapping_add(self.x)) else { break }; self.spend(4, 2); value }};
                 (zpy) => {{ let Some(value) = self.zero_page(code.low().wrapping_add(self.y)) else { break }; self.spend(4, 2); value }};
-                (abs) => {{ let Some(value) = self.peek::<L>(code.operand) else { break }; self.spend(4, 3); value }};
+                (abs) => {{ let Some(value) = self.peek(code.operand) else { break }; self.spend(4, 3); value }};
                 (abx) => { value!(@indexed code.operand, self.x, 4, 3) };
                 (aby) => { value!(@indexed code.operand, self.y, 4, 3) };
                 (ind) => {{ let base = self.pointer(code.low()); value!(@indexed base, self.y, 5, 2) }};
                 (@indexed $base:expr, $index:expr, $cycles:expr, $length:expr) => {{
                     let base = $base;
                     let address = base.wrapping_add(u16::from($index));
-                    let Some(value) = self.peek::<L>(address) else { break };
+                    let Some(value) = self.peek(address) else { break };
                     self.spend($cycles + u32::from((base ^ address) & 0xFF00 != 0), $length);
                     value
                 }};
@@ -173,8 +264,13 @@ impl Fast<'_> {
                 (ram, $value:expr) => {{ self.spend(3, 2); self.ram[usize::from(code.low() & 0x7F)] = $value; }};
                 (tia, $value:expr) => {{
                     let now = self.cycle + 3;
-                    if !self.log(now, code.low() & 0x3F, $value) { break; }
+                    if !self.log(now, code.low(), $value) { break; }
                     self.spend(3, 2);
+                }};
+                (wait) => {{
+                    let now = self.cycle + 3;
+                    if !self.wait(now) { break; }
+                    self.pc = self.pc.wrapping_add(2);
                 }};
                 (zpx, $value:expr) => { store!(@anywhere u16::from(code.low().wrapping_add(self.x)), $value, 4, 2) };
                 (zpy, $value:expr) => { store!(@anywhere u16::from(code.low().wrapping_add(self.y)), $value, 4, 2) };
@@ -207,7 +303,56 @@ impl Fast<'_> {
                 }};
             }
 
+            /// The second instruction of two that were decoded as one: a store of A to the TIA.
+            macro_rules! then_sta {
+                () => {{
+                    self.left -= 1;
+                    let now = self.cycle + 3;
+                    if !self.log(now, code.second, self.a) { break; }
+                    self.spend(3, 2);
+                }};
+            }
+            /// The second instruction of two: a branch.
+            macro_rules! then_branch {
+                ($taken:expr) => {{
+                    self.left -= 1;
+                    if $taken { jump!(self.take_branch(code.operand)) } else { self.spend(2, 2); }
+                }};
+            }
+
             match code.op {
+                Op::LdaImmSta => { let v = value!(imm); self.load_a(v); then_sta!() }
+                Op::LdaRamSta => { let v = value!(ram); self.load_a(v); then_sta!() }
+                Op::LdaZpxSta => { let v = value!(zpx); self.load_a(v); then_sta!() }
+                Op::LdaAbxSta => { let v = value!(abx); self.load_a(v); then_sta!() }
+                Op::LdaAbySta => { let v = value!(aby); self.load_a(v); then_sta!() }
+                Op::LdaIndSta => { let v = value!(ind); self.load_a(v); then_sta!() }
+                Op::StaSta => { store!(tia, self.a); then_sta!() }
+                Op::WaitSta => { store!(wait); then_sta!() }
+                Op::DexBne => { self.spend(2, 1); self.load_x(self.x.wrapping_sub(1)); then_branch!(self.x != 0) }
+                Op::DexBpl => { self.spend(2, 1); self.load_x(self.x.wrapping_sub(1)); then_branch!(self.x & 0x80 == 0) }
+                Op::DeyBne => { self.spend(2, 1); self.load_y(self.y.wrapping_sub(1)); then_branch!(self.y != 0) }
+                Op::DeyBpl => { self.spend(2, 1); self.load_y(self.y.wrapping_sub(1)); then_branch!(self.y & 0x80 == 0) }
+                Op::AslAsl => { self.spend(4, 2); self.left -= 1; self.c = self.a & 0x40 != 0; self.load_a(self.a << 2); }
+                Op::LsrLsr => { self.spend(4, 2); self.left -= 1; self.c = self.a & 0x02 != 0; self.load_a(self.a >> 2); }
+                Op::NopNop => { self.spend(4, 2); self.left -= 1; }
+                Op::SecSbcRam => {
+                    self.spend(2, 1);
+                    self.c = true;
+                    self.left -= 1;
+                    if self.decimal() { break; }
+                    let v = value!(ram);
+                    self.add(!v);
+                }
+                Op::LdyRamLdaInd => {
+                    self.spend(3, 2);
+                    self.load_y(self.ram[usize::from(code.low() & 0x7F)]);
+                    self.left -= 1;
+                    let base = self.pointer(code.second);
+                    let v = value!(@indexed base, self.y, 5, 2);
+                    self.load_a(v);
+                }
+
                 Op::LdaImm => { let v = value!(imm); self.load_a(v); }
                 Op::LdaRam => { let v = value!(ram); self.load_a(v); }
                 Op::LdaZpx => { let v = value!(zpx); self.load_a(v); }
@@ -215,6 +360,13 @@ impl Fast<'_> {
                 Op::LdaAbx => { let v = value!(abx); self.load_a(v); }
                 Op::LdaAby => { let v = value!(aby); self.load_a(v); }
                 Op::LdaInd => { let v = value!(ind); self.load_a(v); }
+                Op::LdaInx => {
+                    let at = code.low().wrapping_add(self.x);
+                    if !(0x80..0xFF).contains(&at) { break; }
+                    let Some(v) = self.peek(self.pointer(at)) else { break };
+                    self.spend(6, 2);
+                    self.load_a(v);
+                }
                 Op::LdxImm => { let v = value!(imm); self.load_x(v); }
                 Op::LdxRam => { let v = value!(ram); self.load_x(v); }
                 Op::LdxZpy => { let v = value!(zpy); self.load_x(v); }
@@ -298,11 +450,7 @@ impl Fast<'_> {
                 Op::StyZpx => store!(zpx, self.y),
                 Op::StyAbs => store!(abs, self.y),
                 Op::SaxRam => store!(ram, self.a & self.x),
-                Op::Wait => {
-                    let now = self.cycle + 3;
-                    if !self.wait(now) { break; }
-                    self.pc = self.pc.wrapping_add(2);
-                }
+                Op::Wait => store!(wait),
 
                 Op::IncRam => { modify!(ram, increment); }
                 Op::IncZpx => { modify!(zpx, increment); }
@@ -367,6 +515,13 @@ impl Fast<'_> {
                 Op::Bne => if self.nz & 0xFF != 0 { jump!(self.take_branch(code.operand)) } else { self.spend(2, 2); },
                 Op::Beq => if self.nz & 0xFF == 0 { jump!(self.take_branch(code.operand)) } else { self.spend(2, 2); },
                 Op::Jmp => { self.cycle += 3; jump!(self.pc = code.operand) }
+                Op::JmpInd => {
+                    // The chip does not carry into the page of the pointer's second byte.
+                    let after = (code.operand & 0xFF00) | (code.operand.wrapping_add(1) & 0xFF);
+                    let (Some(low), Some(high)) = (self.peek(code.operand), self.peek(after)) else { break };
+                    self.cycle += 5;
+                    jump!(self.pc = u16::from_le_bytes([low, high]))
+                }
                 Op::Jsr => {
                     // Both bytes must go to memory.
                     if self.s <= 0x80 { break; }
@@ -409,12 +564,9 @@ impl Fast<'_> {
 
     /// Reads where reading does nothing else.
     #[inline(always)]
-    fn peek<L: Layout>(&self, address: u16) -> Option<u8> {
+    fn peek(&self, address: u16) -> Option<u8> {
         if address & 0x1000 != 0 {
-            if L::WATCHED && self.watched >> ((address >> 6) & 63) & 1 != 0 {
-                return None;
-            }
-            Some(self.image[L::index(self.slices, address) & (IMAGE - 1)])
+            self.layout.byte(address)
         } else if address & 0x0280 == 0x0080 {
             Some(self.ram[usize::from(address & 0x7F)])
         } else {
@@ -471,7 +623,6 @@ impl Fast<'_> {
         };
         *slot = Write::new(now as u16, register, value);
         self.used += 1;
-        self.touched = now;
         true
     }
 

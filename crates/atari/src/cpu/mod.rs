@@ -56,20 +56,20 @@ impl Registers {
 
 /// Runs instructions until the frame ends or `limit` instructions are done. Returns whether the
 /// frame ended.
-pub(crate) fn run(bus: &mut Bus<'_>, limit: u32) -> bool {
+pub(crate) fn run<'a>(bus: &mut Bus<'a>, limit: u32) -> bool {
     let mut core = Core::new(&bus.machine.cpu, bus.machine.cycle, limit);
     match bus.rom.mapper() {
-        Mapper::K2 | Mapper::K4 => run_with::<fast::Banks<false>>(&mut core, bus),
-        Mapper::E0 => run_with::<fast::Slices>(&mut core, bus),
-        Mapper::Fe => run_with::<fast::Line13>(&mut core, bus),
-        _ => run_with::<fast::Banks<true>>(&mut core, bus),
+        Mapper::K2 | Mapper::K4 => run_with::<fast::WholeBank<'a>>(&mut core, bus),
+        Mapper::E0 => run_with::<fast::Slices<'a>>(&mut core, bus),
+        Mapper::Fe => run_with::<fast::Line13<'a>>(&mut core, bus),
+        _ => run_with::<fast::Bank<'a>>(&mut core, bus),
     }
     bus.machine.cycle = core.cycle;
     bus.machine.cpu = core.registers();
     core.stop
 }
 
-fn run_with<L: fast::Layout>(core: &mut Core, bus: &mut Bus<'_>) {
+fn run_with<'a, L: fast::Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>) {
     loop {
         fast::run::<L>(core, bus);
         if core.left == 0 {
