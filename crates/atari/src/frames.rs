@@ -4,7 +4,8 @@
 use crate::console::Machine;
 use crate::tia::beam::{Beam, Look, Screen};
 use crate::tia::lines::WIDTH;
-use crate::tia::{Log, clock_of, paint};
+use crate::tia::paint::{Ground, paint};
+use crate::tia::{Log, clock_of};
 
 /// The running frame and the two before it.
 #[derive(Clone, Debug)]
@@ -46,7 +47,11 @@ impl Frame {
             None if self.end < self.start.window().1 => pixels.fill(shades[0]),
             None => {}
         }
-        let mut screen = Pixels { pixels, shades };
+        let mut screen = Pixels {
+            pixels,
+            shades,
+            ground: Ground::new(),
+        };
         let mut beam = self.start.clone();
         for write in self.log.writes() {
             beam.write(*write, &mut screen);
@@ -58,6 +63,7 @@ impl Frame {
 struct Pixels<'a> {
     pixels: &'a mut [u8],
     shades: &'a [u8; 256],
+    ground: Ground,
 }
 
 impl Screen for Pixels<'_> {
@@ -88,7 +94,7 @@ impl Screen for Pixels<'_> {
             *pixels = *above;
             return;
         }
-        paint::paint(pixels, from, to, &look, self.shades);
+        paint(pixels, (from, to), &look, self.shades, &mut self.ground);
     }
 }
 

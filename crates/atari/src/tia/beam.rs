@@ -152,6 +152,7 @@ impl Beam {
         self.row = 0;
         self.faded = faded;
         self.changed = Changed(true);
+        self.sketch.quiet = 0;
         self.hmove_clock = LONG_AGO;
     }
 
@@ -353,8 +354,14 @@ impl Beam {
     }
 
     /// Lets the beam run up to `clock`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn advance<S: Screen>(&mut self, clock: u32, screen: &mut S) {
+        if clock > self.sketch.quiet {
+            self.run_to(clock, screen);
+        }
+    }
+
+    fn run_to<S: Screen>(&mut self, clock: u32, screen: &mut S) {
         let to = clock.min(self.window.1);
         while self.clock < to {
             if self.clock == self.line_start + LINE_CLOCKS {
@@ -369,6 +376,15 @@ impl Beam {
             }
             self.clock = self.line_start + end;
         }
+        // Up to the first pixel of a line that has begun there is nothing to do, nor below the
+        // picture.
+        self.sketch.quiet = if self.clock >= self.window.1 {
+            u32::MAX
+        } else if self.clock > self.line_start {
+            self.clock.max(self.line_start + BLANK)
+        } else {
+            self.clock
+        };
     }
 
     /// What happens when the beam turns, noticed when it starts to draw the next line.

@@ -74,7 +74,7 @@ pub(crate) fn common(first: &Line, second: &Line) -> Line {
 
 /// Gives the pixels of a line inside a span a colour, eight at a time.
 #[inline(always)]
-pub(crate) fn paint(pixels: &mut [u8], line: &Line, span: &Line, colour: u8) {
+pub(crate) fn paint(pixels: &mut [u8; WIDTH as usize], line: &Line, span: &Line, colour: u8) {
     let colour = u64::from(colour) * 0x0101_0101_0101_0101;
     for word in 0..3 {
         let mut bits = line[word] & span[word];
@@ -88,6 +88,17 @@ pub(crate) fn paint(pixels: &mut [u8], line: &Line, span: &Line, colour: u8) {
                 *eight = ((old & !mask) | (colour & mask)).to_le_bytes();
             }
         }
+    }
+}
+
+/// Gives all pixels one of two colours: the first where the line has them.
+pub(crate) fn fill(pixels: &mut [u8; WIDTH as usize], line: &Line, colours: [u8; 2]) {
+    let [front, back] = colours.map(|colour| u64::from(colour) * 0x0101_0101_0101_0101);
+    let (eights, _) = pixels.as_chunks_mut::<8>();
+    let bytes = line.iter().flat_map(|word| word.to_le_bytes());
+    for (eight, bits) in eights.iter_mut().zip(bytes) {
+        let mask = EXPANDED[usize::from(bits)];
+        *eight = ((front & mask) | (back & !mask)).to_le_bytes();
     }
 }
 
