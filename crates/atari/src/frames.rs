@@ -31,7 +31,7 @@ impl Frame {
         Self {
             start: start.clone(),
             log: Log::new(),
-            end: start.clock(),
+            end: start.window().0,
             beneath: None,
         }
     }
@@ -56,7 +56,7 @@ impl Frame {
         for write in self.log.writes() {
             beam.write(*write, &mut screen);
         }
-        beam.advance(self.end, &mut screen);
+        beam.settle(self.end, &mut screen);
     }
 }
 
@@ -132,7 +132,7 @@ impl Frames {
         for frame in &mut self.frames {
             frame.start.clone_from(start);
             frame.log.clear();
-            frame.end = start.clock();
+            frame.end = start.window().0;
             frame.beneath = None;
         }
     }
@@ -143,7 +143,7 @@ impl Frames {
         let frame = &mut self.frames[self.running];
         frame.start.clone_from(start);
         frame.log.clear();
-        frame.end = start.clock();
+        frame.end = start.window().0;
         frame.beneath = None;
     }
 

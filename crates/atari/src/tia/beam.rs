@@ -1,13 +1,13 @@
 //! The beam: the TIA's picture registers, its five movable objects, and the pixels they make.
 //!
-//! [`Beam::write`] replays one register write: it first lets the beam run, with the old registers,
-//! up to the clock at which the write shows, then changes them. A line is six sets of pixels
-//! ([`Line`]), one per object; overlaps of sets are collisions, and their order of priority gives
-//! colours.
+//! [`Beam::write`] replays one register write. A line is six sets of pixels, one per object;
+//! overlaps of sets are collisions, and their order of priority gives colours. An object that
+//! changes while the beam is inside a line is cut there: what it has shown so far is kept, and the
+//! line is looked at as a whole when the beam has left it.
 
 use serde::{Deserialize, Serialize};
 
-use super::lines::{self, Line, WIDTH};
+use super::lines::{self, EMPTY, Line, WIDTH};
 use super::motion;
 use super::objects::{BL, M0, M1, Moment, P0, P1, PAIRS, PAIRS_OF, PF, Sketch, StarShape};
 use super::{LINE_CLOCKS, Write};
@@ -53,7 +53,7 @@ const LONG_AGO: i32 = i32::MIN / 2;
 /// The picture registers, the objects' places, and how far the frame is drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Beam {
-    /// The clock, from the frame's first line on, up to which the picture is done.
+    /// The latest clock at which something has shown.
     clock: u32,
     /// The clock at which the current line began, and its row in the picture.
     line_start: u32,
@@ -88,8 +88,9 @@ pub(crate) struct Beam {
     pub(super) positions: [u8; 5],
     /// Players whose first copy is missing until the line ends, for they were placed anew.
     pub(super) skip_first: [bool; 2],
-    /// Whether the line's first eight pixels are blanked by HMOVE.
+    /// Whether HMOVE blanks the first eight pixels of the line, and of the next one.
     comb: bool,
+    comb_next: bool,
     hmove_clock: i32,
     /// The starfield of Cosmic Ark: a motion that HMOVE left running.
     stars: bool,
@@ -98,6 +99,16 @@ pub(crate) struct Beam {
 
     /// Two bits per collision register, D7 above D6.
     collided: u16,
+    /// The pixel of the current line from which on collisions count.
+    counts_from: u8,
+    /// The pixel of the current line up to which it is drawn.
+    drawn: u8,
+    /// The objects that have changed inside the current line, up to which pixel, and what they
+    /// have shown before.
+    cut: u8,
+    cut_at: [u8; 6],
+    shown: [Line; 6],
+
     /// Whether anything has changed since a whole row was drawn.
     #[serde(skip)]
     changed: Changed,
@@ -108,7 +119,7 @@ pub(crate) struct Beam {
 impl Beam {
     pub(crate) fn new(window: (u32, u32), combs: bool) -> Self {
         Self {
-            clock: window.0,
+            clock: 0,
             line_start: window.0,
             row: 0,
             window,
@@ -133,11 +144,17 @@ impl Beam {
             positions: [0; 5],
             skip_first: [false; 2],
             comb: false,
+            comb_next: false,
             hmove_clock: LONG_AGO,
             stars: false,
             star_phase: 0,
             star_shape: StarShape::Plain,
             collided: 0,
+            counts_from: 0,
+            drawn: 0,
+            cut: 0,
+            cut_at: [0; 6],
+            shown: [EMPTY; 6],
             changed: Changed(true),
             sketch: Sketch::default(),
         }
@@ -147,12 +164,12 @@ impl Beam {
     ///
     /// A PAL television loses the colours of a frame that follows one with an odd number of lines.
     pub(crate) fn start_frame(&mut self, faded: bool) {
-        self.clock = self.window.0;
+        self.clock = 0;
         self.line_start = self.window.0;
         self.row = 0;
+        self.start_line();
         self.faded = faded;
         self.changed = Changed(true);
-        self.sketch.quiet = 0;
         self.hmove_clock = LONG_AGO;
     }
 
@@ -163,11 +180,6 @@ impl Beam {
     /// The clocks between which there is a picture.
     pub(crate) fn window(&self) -> (u32, u32) {
         self.window
-    }
-
-    /// The clock up to which the picture is done.
-    pub(crate) fn clock(&self) -> u32 {
-        self.clock
     }
 
     /// The two bits of a collision register, at the top of a byte.
@@ -185,8 +197,10 @@ impl Beam {
             0x01 => {
                 let vblank = value & 2 != 0;
                 if self.vblank != vblank {
-                    self.advance(clock + 1, screen);
+                    self.settle(clock + 1, screen);
+                    self.counts_from = self.place();
                     self.vblank = vblank;
+                    self.changed = Changed(true);
                 }
             }
             0x04 | 0x05 => {
@@ -195,12 +209,12 @@ impl Beam {
                     || self.skip_first[player]
                     || self.star_shape != StarShape::Plain
                 {
-                    self.advance(clock + 8, screen);
+                    self.reach(clock + 8, screen);
+                    self.cut(player);
+                    self.cut(M0 + player);
                     self.sizes[player] = value;
                     self.plain_star(player);
                     self.skip_first[player] = false;
-                    self.touch(player);
-                    self.touch(M0 + player);
                 }
             }
             0x06..=0x09 => {
@@ -208,54 +222,57 @@ impl Beam {
                 if !S::DRAWS {
                     *colour = value & 0xFE;
                 } else if *colour != value & 0xFE {
-                    self.advance(clock, screen);
+                    self.settle(clock, screen);
                     self.colours[usize::from(register - 0x06)] = value & 0xFE;
                     self.changed = Changed(true);
                 }
             }
             0x0A => {
                 if self.control != value || self.reflect != (value & 1 != 0) {
-                    self.advance(clock, screen);
+                    if S::DRAWS {
+                        self.settle(clock, screen);
+                    } else {
+                        self.reach(clock, screen);
+                    }
+                    self.cut(BL);
+                    self.cut(PF);
                     self.control = value;
                     // The right half keeps its kind once the beam is there.
                     if clock % LINE_CLOCKS < BLANK + 79 {
                         self.reflect = value & 1 != 0;
                     }
-                    self.touch(BL);
-                    self.touch(PF);
                 }
             }
             0x0B | 0x0C => {
                 let player = usize::from(register - 0x0B);
                 let mirrored = value & 8 != 0;
                 if self.mirrored[player] != mirrored {
-                    self.advance(clock + 1, screen);
+                    self.reach(clock + 1, screen);
+                    self.cut(player);
                     self.mirrored[player] = mirrored;
-                    self.touch(player);
                 }
             }
             0x0D..=0x0F => {
                 let (mask, bits) = playfield_part(register, value);
                 if self.playfield & mask != bits {
-                    // A line has four times as many cycles as this has cases.
+                    // The phase in the line: it has a multiple of four cycles.
                     let delay = [4, 5, 2, 3][usize::from(write.cycle() & 3)];
-                    self.advance(clock + delay, screen);
+                    self.reach(clock + delay, screen);
+                    self.cut(PF);
                     self.playfield = (self.playfield & !mask) | bits;
-                    self.touch(PF);
                 }
             }
-            0x10 | 0x11 => {
-                self.advance(clock, screen);
-                self.place_player(usize::from(register - 0x10), clock, screen);
-            }
+            0x10 | 0x11 => self.place_player(usize::from(register - 0x10), clock, screen),
             0x12 | 0x13 => {
                 let missile = M0 + usize::from(register - 0x12);
-                self.advance(clock + 8, screen);
+                self.reach(clock + 8, screen);
+                self.cut(missile);
                 self.plain_star(missile - M0);
                 self.place_small(missile, clock);
             }
             0x14 => {
-                self.advance(clock, screen);
+                self.reach(clock, screen);
+                self.cut(BL);
                 self.place_small(BL, clock);
             }
             0x1B | 0x1C => self.write_graphics(usize::from(register - 0x1B), value, clock, screen),
@@ -263,17 +280,17 @@ impl Beam {
                 let player = usize::from(register - 0x1D);
                 let on = value & 2 != 0;
                 if self.missiles_on[player] != on {
-                    self.advance(clock, screen);
+                    self.reach(clock, screen);
+                    self.cut(M0 + player);
                     self.missiles_on[player] = on;
-                    self.touch(M0 + player);
                 }
             }
             0x1F => {
                 let on = value & 2 != 0;
                 if self.ball_on != on {
                     if !self.ball_delayed {
-                        self.advance(clock, screen);
-                        self.touch(BL);
+                        self.reach(clock, screen);
+                        self.cut(BL);
                     }
                     self.ball_on = on;
                 }
@@ -292,38 +309,55 @@ impl Beam {
                 let player = usize::from(register - 0x25);
                 let delayed = value & 1 != 0;
                 if self.delayed[player] != delayed {
-                    self.advance(clock, screen);
+                    self.reach(clock, screen);
+                    self.cut(player);
                     self.delayed[player] = delayed;
-                    self.touch(player);
                 }
             }
             0x27 => {
                 let delayed = value & 1 != 0;
                 if self.ball_delayed != delayed {
-                    self.advance(clock, screen);
+                    self.reach(clock, screen);
+                    self.cut(BL);
                     self.ball_delayed = delayed;
-                    self.touch(BL);
                 }
             }
             0x28 | 0x29 => {
                 let player = usize::from(register - 0x28);
                 let lock = value & 2 != 0;
                 if self.locked[player] != lock {
-                    self.advance(clock, screen);
+                    self.reach(clock, screen);
+                    self.cut(M0 + player);
                     self.lock_missile(player, lock);
                 }
             }
             0x2A => {
-                self.advance(clock, screen);
+                self.reach(clock, screen);
                 self.strobe_motion(usize::from(write.cycle() % 76), clock);
             }
             0x2B => self.motions = [0; 5],
             0x2C => {
-                self.advance(clock, screen);
+                self.reach(clock, screen);
+                self.counts_from = self.place();
                 self.collided = 0;
                 self.sketch.apart = 0;
             }
             _ => {}
+        }
+    }
+
+    /// Lets the beam run up to `clock`, and draws or looks for collisions up to there.
+    pub(crate) fn settle<S: Screen>(&mut self, clock: u32, screen: &mut S) {
+        self.reach(clock, screen);
+        let place = self.place();
+        if S::DRAWS {
+            self.draw(place, screen);
+        } else {
+            self.collide(place);
+            // The blanked pixels are behind the beam.
+            if place >= 8 {
+                self.comb = false;
+            }
         }
     }
 
@@ -335,15 +369,15 @@ impl Beam {
         let late = self.delayed[other] && self.old_graphics[other] != self.graphics[other];
         let ball = player == P1 && self.ball_delayed && self.old_ball_on != self.ball_on;
         if new || late || ball {
-            self.advance(clock + 1, screen);
+            self.reach(clock + 1, screen);
             if new {
-                self.touch(player);
+                self.cut(player);
             }
             if late {
-                self.touch(other);
+                self.cut(other);
             }
             if ball {
-                self.touch(BL);
+                self.cut(BL);
             }
         }
         self.graphics[player] = value;
@@ -353,41 +387,175 @@ impl Beam {
         }
     }
 
-    /// Lets the beam run up to `clock`.
+    /// Lets the beam run into the line of `clock`.
     #[inline(always)]
-    pub(crate) fn advance<S: Screen>(&mut self, clock: u32, screen: &mut S) {
-        if clock > self.sketch.quiet {
-            self.run_to(clock, screen);
+    fn reach<S: Screen>(&mut self, clock: u32, screen: &mut S) {
+        self.clock = self.clock.max(clock);
+        if self.clock > self.line_start + LINE_CLOCKS {
+            self.run_lines(screen);
         }
     }
 
-    fn run_to<S: Screen>(&mut self, clock: u32, screen: &mut S) {
-        let to = clock.min(self.window.1);
-        while self.clock < to {
-            if self.clock == self.line_start + LINE_CLOCKS {
-                self.line_start = self.clock;
-                self.row += 1;
+    /// Ends all lines that the beam has left.
+    fn run_lines<S: Screen>(&mut self, screen: &mut S) {
+        while self.clock > self.line_start + LINE_CLOCKS && self.line_start < self.window.1 {
+            if S::DRAWS {
+                self.draw(WIDTH as u8, screen);
+            } else {
+                self.collide(WIDTH as u8);
+            }
+            self.comb = self.comb_next;
+            self.comb_next = false;
+            self.start_line();
+            self.line_start += LINE_CLOCKS;
+            self.row += 1;
+            // Below the picture the beam is not followed.
+            if self.line_start < self.window.1 {
                 self.end_line();
             }
-            let from = (self.clock - self.line_start).max(BLANK);
-            let end = (to - self.line_start).min(LINE_CLOCKS);
-            if end > from {
-                self.draw(from - BLANK, end - BLANK, screen);
-            }
-            self.clock = self.line_start + end;
         }
-        // Up to the first pixel of a line that has begun there is nothing to do, nor below the
-        // picture.
-        self.sketch.quiet = if self.clock >= self.window.1 {
-            u32::MAX
-        } else if self.clock > self.line_start {
-            self.clock.max(self.line_start + BLANK)
-        } else {
-            self.clock
-        };
     }
 
-    /// What happens when the beam turns, noticed when it starts to draw the next line.
+    fn start_line(&mut self) {
+        self.counts_from = 0;
+        self.drawn = 0;
+        let mut cut = std::mem::take(&mut self.cut);
+        while cut != 0 {
+            let object = (cut.trailing_zeros() as usize).min(PF);
+            cut &= cut - 1;
+            self.shown[object] = EMPTY;
+            self.cut_at[object] = 0;
+        }
+    }
+
+    /// The pixel at which the beam is in its line: none is left of it outside of the picture.
+    #[inline(always)]
+    fn place(&self) -> u8 {
+        if self.line_start >= self.window.1 {
+            return 0;
+        }
+        let pixels = self.clock.saturating_sub(self.line_start + BLANK);
+        pixels.min(WIDTH) as u8
+    }
+
+    /// Before an object changes: keeps what it has shown in this line.
+    #[inline(always)]
+    fn cut(&mut self, object: usize) {
+        if self.clock > self.line_start + BLANK {
+            self.cut_inside(object);
+        }
+        self.touch(object);
+    }
+
+    fn cut_inside(&mut self, object: usize) {
+        let place = self.place();
+        // Nothing shows in the vertical blank.
+        if place <= self.cut_at[object] || self.vblank {
+            return;
+        }
+        let live = self.live() & 1 << object;
+        if live != 0 {
+            self.refresh(live);
+            let span = lines::span(u32::from(self.cut_at[object]), u32::from(place));
+            let seen = lines::common(&self.sketch.objects()[object], &span);
+            self.shown[object] = lines::both(&self.shown[object], &seen);
+        }
+        self.cut |= 1 << object;
+        self.cut_at[object] = place;
+    }
+
+    /// What the objects show in this line, and which of them show anything.
+    #[inline(always)]
+    fn look(&mut self) -> (u8, [Line; 6]) {
+        let live = self.live();
+        self.refresh(live);
+        let mut objects = *self.sketch.objects();
+        let mut cut = self.cut;
+        while cut != 0 {
+            let object = (cut.trailing_zeros() as usize).min(PF);
+            cut &= cut - 1;
+            let mut line = self.shown[object];
+            if live >> object & 1 != 0 {
+                let rest = lines::span(u32::from(self.cut_at[object]), WIDTH);
+                line = lines::both(&line, &lines::common(&objects[object], &rest));
+            }
+            objects[object] = line;
+        }
+        (live | self.cut, objects)
+    }
+
+    /// Draws the current line up to a pixel.
+    fn draw<S: Screen>(&mut self, to: u8, screen: &mut S) {
+        if to <= self.drawn {
+            return;
+        }
+        let (from, to) = (u32::from(self.drawn), u32::from(to));
+        let whole = from == 0 && to == WIDTH;
+        if self.vblank {
+            screen.draw(self.row, from, to, None);
+        } else {
+            let same = whole && !self.changed.0 && !self.comb;
+            let (live, objects) = if same { (0, [EMPTY; 6]) } else { self.look() };
+            let look = Look {
+                objects: &objects,
+                live,
+                colours: self.colours.map(|colour| colour | u8::from(self.faded)),
+                control: self.control,
+                comb: self.comb,
+                same,
+            };
+            screen.draw(self.row, from, to, Some(look));
+        }
+        self.changed = Changed(!whole || self.vblank || self.comb || self.cut != 0);
+        self.drawn = to as u8;
+    }
+
+    /// Looks for collisions in the current line up to a pixel. They latch: a pair that has met
+    /// once, or that had a whole line to meet in as it is, need not be looked at.
+    fn collide(&mut self, to: u8) {
+        if to <= self.counts_from || self.vblank {
+            return;
+        }
+        let live = self.live() | self.cut;
+        let met_or_apart = self.collided | self.sketch.apart;
+        let pairs = PAIRS_OF[usize::from(live & 63)] & !met_or_apart;
+        if pairs == 0 {
+            return;
+        }
+        let whole = self.counts_from == 0 && u32::from(to) == WIDTH;
+        if self.cut == 0 {
+            self.refresh(live);
+            let objects = *self.sketch.objects();
+            self.meet(pairs, &objects, to, whole);
+            if whole {
+                self.sketch.apart |= pairs;
+            }
+        } else {
+            let (_, objects) = self.look();
+            self.meet(pairs, &objects, to, whole);
+        }
+    }
+
+    #[inline(always)]
+    fn meet(&mut self, mut pairs: u16, objects: &[Line; 6], to: u8, whole: bool) {
+        let span = if whole {
+            [!0; 3]
+        } else {
+            lines::span(u32::from(self.counts_from), u32::from(to))
+        };
+        while pairs != 0 {
+            let bit = pairs.trailing_zeros() as usize;
+            pairs &= pairs - 1;
+            let (first, second) = PAIRS[bit & 15];
+            let (first, second) = (&objects[first], &objects[second]);
+            let both = (first[0] & second[0] & span[0])
+                | (first[1] & second[1] & span[1])
+                | (first[2] & second[2] & span[2]);
+            self.collided |= u16::from(both != 0) << bit;
+        }
+    }
+
+    /// What happens when the beam turns, noticed when it is inside the next line.
     fn end_line(&mut self) {
         for player in 0..2 {
             if self.skip_first[player] {
@@ -428,15 +596,16 @@ impl Beam {
 
     /// RESP0 and RESP1.
     fn place_player<S: Screen>(&mut self, player: usize, clock: u32, screen: &mut S) {
+        self.reach(clock, screen);
         let new = reset_position(clock % LINE_CLOCKS, 5, 3);
         let old = self.positions[player];
         let moment = Moment::of(self.sizes[player], old, new);
         if moment == Moment::Drawing {
-            self.advance(clock + 11, screen);
+            self.reach(clock + 11, screen);
         }
+        self.cut(player);
         self.positions[player] = new;
         self.skip_first[player] = moment != Moment::Starting;
-        self.touch(player);
     }
 
     /// RESM0, RESM1 and RESBL.
@@ -444,7 +613,6 @@ impl Beam {
         self.positions[object] = self
             .odd_place(object, clock)
             .unwrap_or_else(|| reset_position(clock % LINE_CLOCKS, 4, 2));
-        self.touch(object);
     }
 
     /// Where a missile or the ball lands whose reset meets the clocks of an HMOVE that is still
@@ -473,94 +641,37 @@ impl Beam {
             self.positions[M0 + player] = moved(self.positions[player], middle);
         }
         self.locked[player] = lock;
-        self.touch(M0 + player);
     }
 
     /// HMOVE.
+    #[inline(always)]
     fn strobe_motion(&mut self, cycle: usize, clock: u32) {
         if self.combs && motion::blanks(cycle) {
-            self.comb = true;
+            if self.place() < 8 {
+                self.comb = true;
+            } else {
+                self.comb_next = true;
+            }
         }
         for player in [P0, P1] {
             if self.skip_first[player] {
+                self.cut(player);
                 self.skip_first[player] = false;
-                self.touch(player);
             }
         }
         self.stars = false;
         if self.star_shape != StarShape::Plain {
+            self.cut(M0);
             self.star_shape = StarShape::Plain;
-            self.touch(M0);
         }
         for object in P0..=BL {
             let pixels = motion::motion(cycle, self.motions[object]);
             if pixels != 0 {
+                self.cut(object);
                 self.positions[object] = moved(self.positions[object], pixels);
-                self.touch(object);
             }
         }
         self.hmove_clock = clock as i32;
-    }
-
-    /// Makes the pixels `from..to` of the current row.
-    #[inline(always)]
-    fn draw<S: Screen>(&mut self, from: u32, to: u32, screen: &mut S) {
-        let whole = from == 0 && to == WIDTH;
-        if S::DRAWS {
-            if self.vblank {
-                screen.draw(self.row, from, to, None);
-            } else {
-                let live = self.live();
-                self.refresh(live);
-                let look = Look {
-                    objects: self.sketch.objects(),
-                    live,
-                    colours: self.colours.map(|colour| colour | u8::from(self.faded)),
-                    control: self.control,
-                    comb: self.comb,
-                    same: !self.changed.0 && !self.comb,
-                };
-                screen.draw(self.row, from, to, Some(look));
-            }
-            self.changed = Changed(!whole || self.vblank || self.comb);
-        } else if !self.vblank {
-            self.collide(from, to, whole);
-        }
-        if from < 8 && to >= 8 {
-            self.comb = false;
-        }
-    }
-
-    /// Looks for collisions in a span. They latch: a pair that has met once, or that had a whole
-    /// line to meet in as it is, need not be looked at.
-    #[inline(always)]
-    fn collide(&mut self, from: u32, to: u32, whole: bool) {
-        let live = self.live();
-        let pairs = PAIRS_OF[usize::from(live & 63)] & !(self.collided | self.sketch.apart);
-        if pairs == 0 {
-            return;
-        }
-        self.refresh(live);
-        let span = if whole {
-            [!0; 3]
-        } else {
-            lines::span(from, to)
-        };
-        let objects = self.sketch.objects();
-        let mut left = pairs;
-        while left != 0 {
-            let bit = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let (first, second) = PAIRS[bit & 15];
-            let (first, second) = (&objects[first], &objects[second]);
-            let both = (first[0] & second[0] & span[0])
-                | (first[1] & second[1] & span[1])
-                | (first[2] & second[2] & span[2]);
-            self.collided |= u16::from(both != 0) << bit;
-        }
-        if whole {
-            self.sketch.apart |= pairs;
-        }
     }
 }
 

@@ -146,7 +146,7 @@ impl Tia {
             self.beam.write(*write, &mut NoScreen);
         }
         self.replayed = writes.len();
-        self.beam.advance(clock_of(self.touched), &mut NoScreen);
+        self.beam.settle(clock_of(self.touched), &mut NoScreen);
     }
 
     pub(crate) fn read(

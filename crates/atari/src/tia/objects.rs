@@ -30,8 +30,6 @@ pub(super) struct Sketch {
     unsure: bool,
     /// Pairs of objects that are as they were when they had a whole line to meet in and did not.
     pub(super) apart: u16,
-    /// The clock up to which the beam has nothing to do.
-    pub(super) quiet: u32,
 }
 
 impl Default for Sketch {
@@ -42,7 +40,6 @@ impl Default for Sketch {
             live: 0,
             unsure: true,
             apart: 0,
-            quiet: 0,
         }
     }
 }
