@@ -98,7 +98,8 @@ impl Ale {
                 random: Mt19937::new(seed),
                 last: [Action::NOOP; 2],
                 mode: game.modes.first().copied().unwrap_or(0),
-                difficulty: game.difficulties.first().copied().unwrap_or(0),
+                // Backgammon too starts with both switches at B, though it offers only A.
+                difficulty: 0,
                 frame: 0,
                 episode_frame: 0,
             },
