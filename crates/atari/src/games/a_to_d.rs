@@ -17,7 +17,7 @@ pub(super) const GAMES: [Game; 30] = [
         start_lives: 1,
         starting_actions: &[],
         paddle_limit: 790_196,
-        select: pressed(&[]),
+        select: shown_at(0xDD).times(2).hold(1),
         rule: Rule {
             lives: Lives::One,
             odd: Some(odd::adventure),

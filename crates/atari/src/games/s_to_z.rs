@@ -433,9 +433,9 @@ pub(super) const GAMES: [Game; 26] = [
         ],
         difficulties: &[0, 1, 2, 3],
         start_lives: 1,
-        starting_actions: &[],
+        starting_actions: &[(0, 486), (1, 1), (0, 2)],
         paddle_limit: 790_196,
-        select: pressed(&[]),
+        select: shown_at(0xDB),
         rule: Rule {
             lives: Lives::One,
             odd: Some(odd::word_zapper),
