@@ -183,9 +183,13 @@ impl Ale {
         let game = self.game();
         let mut selector = ModeSelector::new(game, self.play.mode);
         while let Some((press, frames)) = selector.next(self.memory()) {
+            let pushed = match press {
+                Press::Push(code) => Action::new(code).unwrap_or(Action::NOOP),
+                _ => Action::NOOP,
+            };
             let inputs = self.console.inputs();
             inputs.switches(press == Press::Reset, press == Press::Select);
-            self.hold(Action::NOOP, frames);
+            self.hold(pushed, frames);
             self.console.inputs().switches(false, false);
         }
         self.press_reset();
