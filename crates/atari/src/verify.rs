@@ -137,8 +137,7 @@ pub fn verify(rom: Arc<Rom>, trace: &Trace) -> Result<Report, VerifyError> {
         let (trace, rom) = (trace.md5.clone(), rom.md5().to_owned());
         return Err(VerifyError::OtherRom { trace, rom });
     }
-    let mut ale = Ale::new(rom, trace.seed)?;
-    ale.set_sticky(trace.sticky);
+    let mut ale = Ale::sticky(rom, trace.seed, trace.sticky)?;
     if let Some(difficulty) = trace.difficulty {
         ale.set_difficulty(difficulty)?;
     }

@@ -17,6 +17,8 @@ pub enum Press {
     Reset,
     /// The first player's controller, as one of ALE's codes 0 to 17.
     Push(u8),
+    /// The same as an agent would do it: it may stick.
+    Act(u8),
 }
 
 /// The way into a mode: asked for the next thing to hold until there is none.
@@ -205,27 +207,29 @@ impl Select {
     }
 }
 
-/// A menu of five rows: the modes' bits are switched on in the second to the fifth. Then the game
-/// is begun, and once more.
-pub(super) fn double_dunk(mode: u16, step: u16, _memory: Memory<'_>) -> Option<(Press, u16)> {
-    const PUSHES: [(Press, u16); 2] = [(Press::Push(5), 1), (Press::Nothing, 1)];
-    const SWITCHES: [(Press, u16); 2] = [(Press::Push(3), 1), (Press::Nothing, 1)];
-    let switched = (0..4).flat_map(|bit| {
-        let on = mode >> bit & 1 == 1;
-        PUSHES
-            .into_iter()
-            .chain(SWITCHES.into_iter().filter(move |_| on))
-    });
-    [(Press::Select, 1), (Press::Nothing, 1)]
-        .into_iter()
-        .chain(PUSHES)
-        .chain(switched)
-        .chain([
-            (Press::Reset, 4),
-            (Press::Push(10), 1),
-            (Press::Nothing, 1),
-        ])
-        .nth(usize::from(step))
+/// Walks down a menu, switches the mode's bits on there, begins the game and fires once. What is
+/// done may stick; in the menu it is done until memory shows it.
+pub(super) fn double_dunk(mode: u16, step: u16, memory: Memory<'_>) -> Option<(Press, u16)> {
+    const SWITCHES: [u8; 4] = [0x08, 0x10, 0x04, 0x20];
+    const LAST_ROW: u8 = 5;
+    let (switches, row) = (memory.at(0x80), memory.at(0xB0));
+    let reset_is_held = memory.at(0x88) & 0x80 != 0;
+    let in_menu = switches & 3 == 1 && !reset_is_held;
+    let is_off = |bit: &usize| mode >> bit & 1 == 1 && switches & SWITCHES[*bit] == 0;
+    let wanted = (0..4).find(is_off).map(|bit| bit as u8 + 2);
+    match step {
+        0 => Some((Press::Select, 1)),
+        1 => Some((Press::Nothing, 1)),
+        _ if step >= MOST_PRESSES => None,
+        // RESET takes one step, so that what is let go of on odd steps in the menu is let go of
+        // on even ones later.
+        _ if in_menu == (step % 2 == 1) => Some((Press::Act(0), 1)),
+        _ if in_menu && wanted == Some(row) => Some((Press::Act(3), 1)),
+        _ if in_menu && row < LAST_ROW => Some((Press::Act(5), 1)),
+        _ if in_menu => Some((Press::Reset, 4)),
+        _ if reset_is_held => Some((Press::Act(10), 1)),
+        _ => None,
+    }
 }
 
 /// SELECT as often as the mode says: no byte is known to tell.
