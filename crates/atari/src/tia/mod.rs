@@ -168,7 +168,13 @@ impl Tia {
             8..=11 => {
                 let charged = match inputs.charge_cycles(register - 8) {
                     None => false,
-                    Some(needed) => !self.dumping && cycle > self.charging_since + needed,
+                    Some(0) => !self.dumping,
+                    // The reference reckons without signs: what was full before the frame began
+                    // counts as empty until the next dump.
+                    Some(needed) => {
+                        let full = self.charging_since + needed;
+                        !self.dumping && full >= 0 && cycle > full
+                    }
                 };
                 u8::from(charged) << 7 | floating
             }
