@@ -10,9 +10,11 @@
 mod convert;
 mod device;
 mod distribution;
+mod graph;
 mod init;
 mod layers;
 mod model;
+mod native;
 mod optimizer;
 mod params;
 mod schedule;
@@ -23,9 +25,11 @@ pub use device::{
     DeviceChoice, DeviceError, cuda_devices, load_cuda, set_threads, threads, torch_version,
 };
 pub use distribution::{Distribution, PolicyHead, argmax, sample_categorical};
+pub use graph::Graph;
 pub use init::Init;
 pub use layers::{Activation, Conv2d, Linear, Lstm};
 pub use model::{ActorCritic, ActorCriticOutput, NetConfig, QNetwork};
+pub use native::{allow_tf32, copy_async, has_graphs, own_stream, synchronize};
 pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind, clip_global_norm};
 pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use schedule::Schedule;
