@@ -45,7 +45,10 @@ fn build_cuda(folder: &Path) {
     let headers = folder.join("include-cuda");
     println!("cargo:rerun-if-changed={}", headers.display());
     let library = PathBuf::from(std::env::var("OUT_DIR").unwrap_or_default()).join("cuda.so");
-    println!("cargo:rustc-env=STARLING_CUDA_LIBRARY={}", library.display());
+    println!(
+        "cargo:rustc-env=STARLING_CUDA_LIBRARY={}",
+        library.display()
+    );
     let there = headers.join("cuda_runtime_api.h").exists();
     let compiler = cc::Build::new().cpp(true).std("c++17").get_compiler();
     let built = there

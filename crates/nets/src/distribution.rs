@@ -134,6 +134,21 @@ impl Distribution {
         }
     }
 
+    /// The distributions of the first rows only.
+    pub fn first(&self, rows: usize) -> Distribution {
+        let part = |tensor: &Tensor| tensor.narrow(0, 0, rows as i64);
+        match self {
+            Distribution::Categorical { logits, choices } => Distribution::Categorical {
+                logits: part(logits),
+                choices: choices.clone(),
+            },
+            Distribution::Gaussian { mean, log_std } => Distribution::Gaussian {
+                mean: part(mean),
+                log_std: log_std.shallow_clone(),
+            },
+        }
+    }
+
     /// Entropy of each row, `[N]`.
     pub fn entropy(&self) -> Tensor {
         match self {

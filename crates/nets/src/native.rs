@@ -1,7 +1,10 @@
 //! The calls into the C++ files of this crate: what libtorch has and tch does not wrap.
 //!
 //! All unsafe code of the crate is here and in [`load_cuda`](crate::load_cuda).
-#![expect(unsafe_code, reason = "functions of another language can only be called so")]
+#![expect(
+    unsafe_code,
+    reason = "functions of another language can only be called so"
+)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write as _;
@@ -186,18 +189,27 @@ impl RawGraph {
     /// Records what the thread asks of the GPU until [`end`](RawGraph::end), without doing it.
     pub(crate) fn begin(&mut self) {
         // SAFETY: the graph lives as long as `self`.
-        checked(unsafe { (self.cuda.graph_begin)(self.graph) }, self.cuda.error);
+        checked(
+            unsafe { (self.cuda.graph_begin)(self.graph) },
+            self.cuda.error,
+        );
     }
 
     pub(crate) fn end(&mut self) {
         // SAFETY: the graph lives as long as `self`.
-        checked(unsafe { (self.cuda.graph_end)(self.graph) }, self.cuda.error);
+        checked(
+            unsafe { (self.cuda.graph_end)(self.graph) },
+            self.cuda.error,
+        );
     }
 
     pub(crate) fn replay(&mut self) {
         // SAFETY: the graph lives as long as `self`, and the tensors that it works on as long
         // as its owner, which keeps them.
-        checked(unsafe { (self.cuda.graph_replay)(self.graph) }, self.cuda.error);
+        checked(
+            unsafe { (self.cuda.graph_replay)(self.graph) },
+            self.cuda.error,
+        );
     }
 }
 

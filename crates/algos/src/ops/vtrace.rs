@@ -1,7 +1,7 @@
 //! V-trace: value targets and advantages from a behaviour policy that is not the learner's
 //! (Espeholt et al. 2018).
 //!
-//! With ρ = π(a)/μ(a), ρ̄ = min(ρ̂, ρ) and c = min(ĉ, ρ):
+//! With ρ = π(a)/μ(a), ρ̄ = min(ρ̂, ρ) and c = λ·min(ĉ, ρ):
 //!
 //! ```text
 //! δ_t  = ρ̄_t · (r_t + γ_t V_{t+1} − V_t)
@@ -41,6 +41,8 @@ pub struct RhoClips {
     pub c: Option<f64>,
     /// ρ̂_pg, in the advantages of the policy gradient.
     pub pg_rho: Option<f64>,
+    /// Factor on the traces (λ of the paper's appendix): 1 for the full correction.
+    pub lambda: f64,
 }
 
 /// What comes of it, without gradients.
@@ -48,7 +50,9 @@ pub struct RhoClips {
 pub struct Vtrace {
     /// Targets of the values, `[T, ..]`.
     pub targets: Tensor,
-    /// Advantages for the policy gradient, `[T, ..]`.
+    /// r_t + γ_t vs_{t+1} − V_t, `[T, ..]`: how much better an action was than expected.
+    pub surpluses: Tensor,
+    /// Advantages for the policy gradient: the same times min(ρ̂_pg, ρ_t), `[T, ..]`.
     pub advantages: Tensor,
 }
 
@@ -62,7 +66,7 @@ pub fn vtrace(x: &Trajectories<'_>, clips: RhoClips) -> Result<Vtrace, ShapeMism
             None => rhos.shallow_clone(),
         };
         let deltas = clipped(clips.rho) * (x.rewards + x.discounts * x.next_values - x.values);
-        let carried = x.discounts * clipped(clips.c) * x.continues;
+        let carried = x.discounts * clipped(clips.c) * x.continues * clips.lambda;
         let steps = deltas.size()[0];
         let mut corrections = Vec::with_capacity(steps as usize);
         let mut following = deltas.select(0, 0).zeros_like();
@@ -77,11 +81,11 @@ pub fn vtrace(x: &Trajectories<'_>, clips: RhoClips) -> Result<Vtrace, ShapeMism
         let last = corrections.narrow(0, 0, 1).zeros_like();
         let next = Tensor::cat(&[corrections.narrow(0, 1, steps - 1), last], 0);
         let next_targets = x.next_values + next * x.continues;
-        let advantages =
-            clipped(clips.pg_rho) * (x.rewards + x.discounts * next_targets - x.values);
+        let surpluses = x.rewards + x.discounts * next_targets - x.values;
         Vtrace {
             targets: x.values + corrections,
-            advantages,
+            advantages: clipped(clips.pg_rho) * &surpluses,
+            surpluses,
         }
     }))
 }
@@ -164,8 +168,8 @@ mod tests {
                 for t in s..steps {
                     let mut factor = 1.0;
                     for i in s..t {
-                        factor *=
-                            at(&self.discounts, i) * clip(clips.c, i) * at(&self.continues, i);
+                        let trace = clips.lambda * clip(clips.c, i);
+                        factor *= at(&self.discounts, i) * trace * at(&self.continues, i);
                     }
                     sum += factor * clip(clips.rho, t) * error(t, at(&self.next_values, t));
                 }
@@ -199,6 +203,7 @@ mod tests {
         rho: None,
         c: None,
         pg_rho: None,
+        lambda: 1.0,
     };
 
     /// The inputs of the reference's own test with one trajectory; results computed by an
@@ -219,6 +224,7 @@ mod tests {
             rho: Some(3.7),
             c: Some(1.0),
             pg_rho: Some(2.2),
+            lambda: 1.0,
         });
         close(&targets, &[0.200182, 2.709682, 8.513628, 11.932397, 7.33]);
         close(
@@ -229,6 +235,7 @@ mod tests {
             rho: Some(1.0),
             c: Some(1.0),
             pg_rho: Some(1.0),
+            lambda: 1.0,
         });
         close(&targets, &[0.163557, 2.21393, 6.044953, 7.41, 4.9]);
         close(&advantages, &[0.163557, 1.21393, 4.044953, 4.41, 0.9]);
@@ -273,6 +280,7 @@ mod tests {
             rho: Some(1.5),
             c: Some(0.8),
             pg_rho: Some(1.2),
+            lambda: 0.9,
         };
         for clips in [clips, NONE] {
             let (targets, advantages) = columns.vtrace(clips);
