@@ -34,6 +34,8 @@ pub struct Spaces {
     pub action: Space,
     /// Number of actions, if the environment says which ones are legal.
     pub legal_actions: Option<usize>,
+    /// Frames in an observation, if it is a stack of the last ones.
+    pub frame_stack: Option<usize>,
 }
 
 /// What an algorithm wants to be fed.
@@ -76,6 +78,27 @@ pub trait Policy: Send {
 
     /// Chooses the actions of row `t` of a rollout, and writes them and its records there.
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>);
+
+    /// The same for several rollouts at once, which are always the same `group`: in one batch,
+    /// if the policy can.
+    fn act_together(&mut self, t: usize, _group: usize, parts: &mut [Part<'_>]) {
+        for part in parts {
+            self.act(t, part.rollout, part.acting.reborrow());
+        }
+    }
+
+    /// The rollouts of a group are full and go to the learner: the chance to leave what it has
+    /// on its device with them ([`Rollout::resident`]).
+    fn finish(&mut self, _group: usize, _parts: &mut [Part<'_>]) {}
+}
+
+/// One of several rollouts whose actions are chosen together.
+#[derive(Debug)]
+pub struct Part<'a> {
+    /// Where observations are read and actions are written.
+    pub rollout: &'a mut Rollout,
+    /// The circumstances of its environments.
+    pub acting: Acting<'a>,
 }
 
 /// The circumstances of a choice.
@@ -93,6 +116,17 @@ pub struct Acting<'a> {
     pub rngs: &'a mut [Rng],
     /// The policy's memory, `[B, ..]`, zero where an episode begins; the policy updates it.
     pub state: &'a mut Tree<Array>,
+}
+
+impl Acting<'_> {
+    /// The same for a shorter time.
+    pub fn reborrow(&mut self) -> Acting<'_> {
+        Acting {
+            rngs: self.rngs,
+            state: self.state,
+            ..*self
+        }
+    }
 }
 
 /// The learner's side of an algorithm.
@@ -116,8 +150,8 @@ pub type Saved = BTreeMap<String, Array>;
 /// One batch of experience.
 #[derive(Clone, Copy, Debug)]
 pub enum Batch<'a> {
-    /// A rollout of all environments.
-    Rollout(&'a Rollout),
+    /// Rollouts of as many steps each, whose environments are together all of the run.
+    Rollouts(&'a [&'a Rollout]),
     /// Transitions drawn from a replay.
     Transitions(&'a TransitionBatch),
 }
@@ -145,6 +179,8 @@ pub struct Report {
     pub metrics: Vec<(&'static str, f64)>,
     /// New priorities of the transitions of the batch, in its order.
     pub priorities: Option<Vec<f32>>,
+    /// Seconds that went into bringing the batch to the device, before anything was learned.
+    pub assemble_s: f64,
 }
 
 impl Report {
@@ -158,6 +194,7 @@ impl Report {
             None => Ok(Self {
                 metrics,
                 priorities,
+                assemble_s: 0.0,
             }),
         }
     }
@@ -180,6 +217,9 @@ pub enum LearnError {
     /// A saved state does not fit this algorithm and these settings.
     #[error("the saved learner cannot be used: {0}")]
     Saved(String),
+    /// Rollouts of different steps or kinds.
+    #[error("the rollouts of one batch do not match")]
+    Mismatch,
     /// The engine gave another kind of batch than was asked for.
     #[error("this algorithm learns from {wanted}, and was given something else")]
     WrongBatch {

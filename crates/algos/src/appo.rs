@@ -10,18 +10,20 @@
 //! that was cut off is bootstrapped from its final observation. Minibatches are groups of whole
 //! trajectories, with and without an LSTM.
 
+use std::collections::BTreeMap;
+
 use rand::seq::SliceRandom as _;
 use serde::{Deserialize, Serialize};
 use starling_envs::{Rng, stream};
 use starling_nets::{
-    Device, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor,
+    Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor,
     clip_global_norm, no_grad,
 };
 
-use crate::actor_critic::{Model, normalized};
+use crate::actor_critic::{Model, Prepared, normalized};
 use crate::config::{ConfigError, refuse, require, require_schedule};
 use crate::impala::RewardClipping;
-use crate::ops::{RhoClips, Trajectories, vtrace};
+use crate::ops::RhoClips;
 use crate::registry::{load_learner, save_learner};
 use crate::trajectory::Trajectory;
 use crate::{
@@ -61,6 +63,9 @@ pub struct Config {
     pub clip_norm: f64,
     /// Scale the advantages of each minibatch to mean 0 and deviation 1.
     pub normalize_advantage: bool,
+    /// Divide rewards by the running deviation of discounted returns, which is kept with the
+    /// weights.
+    pub normalize_returns: bool,
     /// How gradients become steps.
     pub optimizer: OptimizerConfig,
     /// The network.
@@ -84,6 +89,7 @@ impl Default for Config {
             entropy_coef: 0.01,
             clip_norm: 0.5,
             normalize_advantage: true,
+            normalize_returns: false,
             optimizer: OptimizerConfig {
                 eps: 1e-5,
                 ..OptimizerConfig::default()
@@ -129,7 +135,8 @@ impl Appo {
     /// Checks the settings against each other and the spaces.
     pub fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         config.check()?;
-        let model = Model::new(&config.net, spaces).map_err(|error| {
+        let returns = config.normalize_returns.then_some(config.gamma);
+        let model = Model::new(&config.net, spaces, returns).map_err(|error| {
             ConfigError::Misfit(format!("appo cannot be used here: {}", error.0))
         })?;
         Ok(Self { config, model })
@@ -160,7 +167,11 @@ impl Algorithm for Appo {
             model: self.model.clone(),
             params,
             rng,
-            device,
+            prepared: None,
+            targets: Graph::new(device, true),
+            minibatches: BTreeMap::new(),
+            ratio_clip: Tensor::zeros([], (Kind::Float, device)),
+            sums: Tensor::zeros([REPORTED.len() as i64], (Kind::Float, device)),
         })
     }
 }
@@ -197,15 +208,16 @@ pub struct Compared<'a> {
     pub entropy: &'a Tensor,
 }
 
-/// APPO's loss over one minibatch.
-pub fn loss(x: &Compared<'_>, config: &Config, ratio_clip: f64) -> Terms {
+/// APPO's loss over one minibatch; `ratio_clip` is a scalar.
+pub fn loss(x: &Compared<'_>, config: &Config, ratio_clip: &Tensor) -> Terms {
     let ratio = (x.log_probs - x.acting_log_probs).exp();
-    let clipped = ratio.clamp(1.0 - ratio_clip, 1.0 + ratio_clip);
+    let clipped = ratio.clamp_tensor(Some(1.0 - ratio_clip), Some(1.0 + ratio_clip));
     let surrogate = (&ratio * x.advantages).minimum(&(&clipped * x.advantages));
     let policy_loss = -surrogate.mean(Kind::Float);
     let value_loss = (x.values - x.targets).square().mean(Kind::Float) * 0.5;
     let entropy = x.entropy.mean(Kind::Float);
-    let outside = (&ratio - 1.0).abs().gt(ratio_clip).to_kind(Kind::Float);
+    let outside = (&ratio - 1.0).abs().gt_tensor(ratio_clip);
+    let outside = outside.to_kind(Kind::Float);
     Terms {
         loss: &policy_loss + &value_loss * config.value_coef - &entropy * config.entropy_coef,
         policy_loss,
@@ -215,13 +227,31 @@ pub fn loss(x: &Compared<'_>, config: &Config, ratio_clip: f64) -> Terms {
     }
 }
 
+/// What each gradient step reports.
+const REPORTED: [&str; 6] = [
+    "loss",
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "clip_fraction",
+    "grad_norm",
+];
+
 struct AppoLearner {
     config: Config,
     model: Model,
     params: Params,
     optimizer: Optimizer,
     rng: Rng,
-    device: Device,
+    prepared: Option<Prepared>,
+    /// V-trace with the weights of the beginning of an update.
+    targets: Graph<Targets>,
+    /// By size: the numbers of the environments of a minibatch, and the step that learns from
+    /// them.
+    minibatches: BTreeMap<usize, (Tensor, Graph<()>)>,
+    ratio_clip: Tensor,
+    /// Sums of what is reported.
+    sums: Tensor,
 }
 
 /// Advantages and value targets of a rollout, `[T, B]`, and the mean importance weight.
@@ -231,136 +261,65 @@ struct Targets {
     mean_rho: Tensor,
 }
 
-impl AppoLearner {
-    /// V-trace with the present weights.
-    fn targets(&self, whole: &Trajectory) -> Result<Targets, LearnError> {
-        let config = &self.config;
-        let output = no_grad(|| whole.forward(&self.model, &self.params));
-        let (values, next_values) = whole.values(&self.model, &self.params, &output);
-        let policy = output.policy.first(whole.steps * whole.envs);
-        let log_probs = policy.log_prob(&whole.actions);
-        let rewards = match config.reward_clipping {
-            Some(clipping) => clipping.apply(&whole.rewards),
-            None => whole.rewards.shallow_clone(),
-        };
-        let log_rhos = log_probs.reshape_as(&whole.log_probs) - &whole.log_probs;
-        let trajectories = Trajectories {
-            log_rhos: &log_rhos,
-            discounts: &whole.discounts,
-            rewards: &rewards,
-            values: &values,
-            next_values: &next_values,
-            continues: &whole.continues,
-        };
-        let clips = RhoClips {
-            rho: config.rho_clip,
-            c: config.c_clip,
-            pg_rho: None,
-            lambda: config.trace_lambda,
-        };
-        let corrected = vtrace(&trajectories, clips)?;
-        Ok(Targets {
-            advantages: corrected.surpluses,
-            values: corrected.targets,
-            mean_rho: log_rhos.exp().mean(Kind::Float),
-        })
-    }
-
-    /// One gradient step; returns [`METRICS`] of it.
-    fn step(
-        &mut self,
-        whole: &Trajectory,
-        targets: &Targets,
-        chosen: &[i64],
-        rates: Rates,
-    ) -> Tensor {
-        let config = &self.config;
-        let part = whole.select(chosen);
-        let chosen = Tensor::from_slice(chosen).to_device(self.device);
-        let rows = part.steps * part.envs;
-        let column = |tensor: &Tensor| tensor.index_select(1, &chosen).reshape([-1]);
-        let advantages = column(&targets.advantages);
-        let advantages = match config.normalize_advantage && rows > 1 {
-            true => normalized(&advantages),
-            false => advantages,
-        };
-        let output = part.forward(&self.model, &self.params);
-        let policy = output.policy.first(rows);
-        let terms = loss(
-            &Compared {
-                log_probs: &policy.log_prob(&part.actions),
-                acting_log_probs: &part.log_probs.reshape([-1]),
-                advantages: &advantages,
-                values: &output.value.narrow(0, 0, rows as i64),
-                targets: &column(&targets.values),
-                entropy: &policy.entropy(),
-            },
-            config,
-            rates.ratio_clip,
-        );
-        let gradient = self.params.gradient(&terms.loss);
-        let (gradient, norm) = clip_global_norm(gradient, config.clip_norm);
-        self.optimizer
-            .step(self.params.flat(), &gradient, rates.learning_rate);
-        let metrics = [
-            terms.loss,
-            terms.policy_loss,
-            terms.value_loss,
-            terms.entropy,
-            terms.clip_fraction,
-            norm,
-        ];
-        Tensor::stack(&metrics, 0).detach()
-    }
-}
-
-/// The schedules' values of one update.
-#[derive(Clone, Copy)]
-struct Rates {
-    learning_rate: f64,
-    ratio_clip: f64,
-}
-
-/// What each gradient step reports.
-const METRICS: [&str; 6] = [
-    "loss",
-    "policy_loss",
-    "value_loss",
-    "entropy",
-    "clip_fraction",
-    "grad_norm",
-];
-
 impl Learner for AppoLearner {
     fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError> {
-        let Batch::Rollout(rollout) = batch else {
+        let Batch::Rollouts(rollouts) = batch else {
             return Err(LearnError::WrongBatch { wanted: "rollouts" });
         };
-        let rates = Rates {
-            learning_rate: self.config.learning_rate.at(progress.fraction()),
-            ratio_clip: self.config.ratio_clip.at(progress.fraction()),
+        let (config, model, params) = (&self.config, &self.model, &self.params);
+        let gamma = config.gamma;
+        let loaded = Prepared::load_trace(&mut self.prepared, model, params, rollouts, gamma)?;
+        let Some(prepared) = &self.prepared else {
+            return Err(LearnError::Mismatch);
         };
-        let whole = Trajectory::new(rollout, self.config.gamma, self.device);
-        let targets = self.targets(&whole)?;
-        let mut order: Vec<i64> = (0..whole.envs as i64).collect();
-        let group = order
-            .len()
-            .div_ceil(self.config.minibatches.min(order.len()));
-        let mut sums = Tensor::zeros([METRICS.len() as i64], (Kind::Float, self.device));
+        if loaded.moved {
+            self.targets.reset();
+            self.minibatches.clear();
+        }
+        let learning_rate = config.learning_rate.at(progress.fraction());
+        self.optimizer.set_learning_rate(learning_rate);
+        let ratio_clip = config.ratio_clip.at(progress.fraction());
+        let _ = self.ratio_clip.fill_(ratio_clip);
+        let _ = self.sums.zero_();
+
+        let whole = Trajectory::whole(prepared);
+        let targets = self
+            .targets
+            .run(|| find_targets(&whole, model, params, config));
+        let mut order: Vec<i64> = (0..prepared.envs as i64).collect();
+        let size = order.len().div_ceil(config.minibatches.min(order.len()));
+        let device = self.sums.device();
         let mut steps = 0.0;
-        for _ in 0..self.config.epochs {
+        for _ in 0..config.epochs {
             order.shuffle(&mut self.rng);
-            for chosen in order.chunks(group) {
-                sums += self.step(&whole, &targets, chosen, rates);
+            for indices in order.chunks(size) {
+                let entry = self.minibatches.entry(indices.len());
+                let (chosen, graph) = entry.or_insert_with(|| {
+                    let chosen = Tensor::zeros([indices.len() as i64], (Kind::Int64, device));
+                    (chosen, Graph::new(device, true))
+                });
+                chosen.copy_(&Tensor::from_slice(indices));
+                let (optimizer, sums) = (&mut self.optimizer, &mut self.sums);
+                let ratio_clip = &self.ratio_clip;
+                graph.run(|| {
+                    let part = whole.select(chosen);
+                    let targets = targets.select(chosen);
+                    *sums += descend(
+                        &part, &targets, model, params, optimizer, config, ratio_clip,
+                    );
+                });
                 steps += 1.0;
             }
         }
-        let means = starling_nets::array_of(&(sums / steps));
+        prepared.observe(model, params);
+        let means = starling_nets::array_of(&(&self.sums / steps));
         let means = means.as_slice::<f32>().iter().map(|&mean| f64::from(mean));
-        let mut metrics: Vec<_> = METRICS.into_iter().zip(means).collect();
+        let mut metrics: Vec<_> = REPORTED.into_iter().zip(means).collect();
         metrics.push(("importance_weight", targets.mean_rho.double_value(&[])));
-        metrics.push(("learning_rate", rates.learning_rate));
-        Report::checked(metrics, None)
+        metrics.push(("learning_rate", learning_rate));
+        let mut report = Report::checked(metrics, None)?;
+        report.assemble_s = loaded.seconds;
+        Ok(report)
     }
 
     fn weights(&self) -> Vec<f32> {
@@ -375,6 +334,76 @@ impl Learner for AppoLearner {
         let params = [("params", &mut self.params)];
         load_learner(saved, params, &mut self.optimizer, &mut self.rng)
     }
+}
+
+impl Targets {
+    /// Those of some environments.
+    fn select(&self, chosen: &Tensor) -> Targets {
+        let column = |tensor: &Tensor| tensor.index_select(1, chosen);
+        Targets {
+            advantages: column(&self.advantages),
+            values: column(&self.values),
+            mean_rho: self.mean_rho.shallow_clone(),
+        }
+    }
+}
+
+/// V-trace with the present weights.
+fn find_targets(whole: &Trajectory, model: &Model, params: &Params, config: &Config) -> Targets {
+    let clips = RhoClips {
+        rho: config.rho_clip,
+        c: config.c_clip,
+        pg_rho: None,
+        lambda: config.trace_lambda,
+    };
+    let judged = no_grad(|| whole.judge(model, params));
+    let (corrected, mean_rho) = whole.correct(&judged, config.reward_clipping, clips);
+    Targets {
+        advantages: corrected.surpluses,
+        values: corrected.targets,
+        mean_rho,
+    }
+}
+
+/// One gradient step on a minibatch; returns what is [`REPORTED`] of it.
+fn descend(
+    part: &Trajectory,
+    targets: &Targets,
+    model: &Model,
+    params: &Params,
+    optimizer: &mut Optimizer,
+    config: &Config,
+    ratio_clip: &Tensor,
+) -> Tensor {
+    let judged = part.judge(model, params);
+    let advantages = match config.normalize_advantage && part.rows() > 1 {
+        true => normalized(&targets.advantages),
+        false => targets.advantages.shallow_clone(),
+    };
+    let terms = loss(
+        &Compared {
+            log_probs: &judged.log_probs,
+            acting_log_probs: &part.log_probs,
+            advantages: &advantages,
+            values: &judged.values,
+            targets: &targets.values,
+            entropy: &judged.entropy,
+        },
+        config,
+        ratio_clip,
+    );
+    let gradient = params.gradient(&terms.loss);
+    let (gradient, norm) = clip_global_norm(gradient, config.clip_norm);
+    optimizer.apply(params.flat(), &gradient);
+    let reported = [
+        terms.loss,
+        terms.policy_loss,
+        terms.value_loss,
+        terms.entropy,
+        terms.clip_fraction,
+        norm,
+    ];
+    Tensor::stack(&reported, 0).detach()
 }
 
 #[cfg(test)]
@@ -396,7 +425,7 @@ mod tests {
                 entropy: &tensor([0.6, 0.4]),
             },
             &Config::default(),
-            0.2,
+            &Tensor::from(0.2f32),
         );
         let close = |tensor: &Tensor, expected: f64| {
             let value = tensor.double_value(&[]);

@@ -440,6 +440,7 @@ mod tests {
             observation: Space::unbounded(&[1]),
             action: Space::Discrete { n: 2 },
             legal_actions: Some(2),
+            frame_stack: None,
         };
         let rows = Rows {
             observation: spaces.observation.spec(),

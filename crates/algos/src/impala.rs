@@ -10,16 +10,18 @@
 //! computes T + 1 rows at once and takes the value of the last as the bootstrap; a later rollout
 //! does not repeat that row.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use starling_envs::{Rng, stream};
 use starling_nets::{
-    Device, Kind, NetConfig, Optimizer, OptimizerConfig, OptimizerKind, Params, Schedule, Tensor,
-    clip_global_norm,
+    Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, OptimizerKind, Params, Schedule,
+    Tensor, clip_global_norm,
 };
 
-use crate::actor_critic::Model;
+use crate::actor_critic::{Model, Prepared};
 use crate::config::{ConfigError, refuse, require, require_schedule};
-use crate::ops::{RhoClips, Trajectories, Vtrace, vtrace};
+use crate::ops::{RhoClips, Vtrace};
 use crate::registry::{load_learner, save_learner};
 use crate::trajectory::Trajectory;
 use crate::{
@@ -52,6 +54,9 @@ pub struct Config {
     pub entropy_coef: f64,
     /// Largest norm of a gradient; null for no limit.
     pub clip_norm: Option<f64>,
+    /// Divide rewards by the running deviation of discounted returns, which is kept with the
+    /// weights.
+    pub normalize_returns: bool,
     /// How gradients become steps.
     pub optimizer: OptimizerConfig,
     /// The network.
@@ -95,6 +100,7 @@ impl Default for Config {
             value_coef: 0.5,
             entropy_coef: 2.5e-4,
             clip_norm: None,
+            normalize_returns: false,
             optimizer: OptimizerConfig {
                 kind: OptimizerKind::RmspropTf,
                 eps: 0.1,
@@ -141,7 +147,8 @@ impl Impala {
     /// Checks the settings against each other and the spaces.
     pub fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         config.check()?;
-        let model = Model::new(&config.net, spaces).map_err(|error| {
+        let returns = config.normalize_returns.then_some(config.gamma);
+        let model = Model::new(&config.net, spaces, returns).map_err(|error| {
             ConfigError::Misfit(format!("impala cannot be used here: {}", error.0))
         })?;
         Ok(Self { config, model })
@@ -172,7 +179,9 @@ impl Algorithm for Impala {
             model: self.model.clone(),
             params,
             rng,
-            device,
+            prepared: None,
+            groups: BTreeMap::new(),
+            sums: Tensor::zeros([REPORTED.len() as i64], (Kind::Float, device)),
         })
     }
 }
@@ -209,67 +218,8 @@ pub fn loss(
     }
 }
 
-struct ImpalaLearner {
-    config: Config,
-    model: Model,
-    params: Params,
-    optimizer: Optimizer,
-    rng: Rng,
-    device: Device,
-}
-
-impl ImpalaLearner {
-    /// One gradient step; returns [`METRICS`] of it.
-    fn step(&mut self, part: &Trajectory, learning_rate: f64) -> Result<Tensor, LearnError> {
-        let config = &self.config;
-        let shape = [part.steps as i64, part.envs as i64];
-        let output = part.forward(&self.model, &self.params);
-        let (values, next_values) = part.values(&self.model, &self.params, &output);
-        let policy = output.policy.first(part.steps * part.envs);
-        let log_probs = policy.log_prob(&part.actions).reshape(shape);
-        let rewards = match config.reward_clipping {
-            Some(clipping) => clipping.apply(&part.rewards),
-            None => part.rewards.shallow_clone(),
-        };
-        let log_rhos = (&log_probs - &part.log_probs).detach();
-        let trajectories = Trajectories {
-            log_rhos: &log_rhos,
-            discounts: &part.discounts,
-            rewards: &rewards,
-            values: &values,
-            next_values: &next_values,
-            continues: &part.continues,
-        };
-        let corrected = vtrace(&trajectories, clips(config))?;
-        let entropy = policy.entropy().reshape(shape);
-        let terms = loss(&log_probs, &values, &entropy, &corrected, config);
-        let gradient = self.params.gradient(&terms.loss);
-        let (gradient, norm) = match config.clip_norm {
-            Some(limit) => clip_global_norm(gradient, limit),
-            None => {
-                let norm = gradient.norm();
-                (gradient, norm)
-            }
-        };
-        self.optimizer
-            .step(self.params.flat(), &gradient, learning_rate);
-        let rows = (part.steps * part.envs) as f64;
-        let mean_rho = log_rhos.exp().mean(Kind::Float);
-        let metrics = [
-            terms.loss / rows,
-            terms.policy_loss / rows,
-            terms.value_loss / rows,
-            terms.entropy / rows,
-            mean_rho,
-            corrected.targets.mean(Kind::Float),
-            norm,
-        ];
-        Ok(Tensor::stack(&metrics, 0).detach())
-    }
-}
-
 /// What each gradient step reports: the loss and its terms per step of an environment.
-const METRICS: [&str; 7] = [
+const REPORTED: [&str; 7] = [
     "loss",
     "policy_loss",
     "value_loss",
@@ -279,39 +229,67 @@ const METRICS: [&str; 7] = [
     "grad_norm",
 ];
 
-fn clips(config: &Config) -> RhoClips {
-    RhoClips {
-        rho: config.rho_clip,
-        c: config.c_clip,
-        pg_rho: config.pg_rho_clip,
-        lambda: 1.0,
-    }
+struct ImpalaLearner {
+    config: Config,
+    model: Model,
+    params: Params,
+    optimizer: Optimizer,
+    rng: Rng,
+    prepared: Option<Prepared>,
+    /// By size: the numbers of the environments of a gradient step, and the step.
+    groups: BTreeMap<usize, (Tensor, Graph<()>)>,
+    /// Sums of what is reported.
+    sums: Tensor,
 }
 
 impl Learner for ImpalaLearner {
     fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError> {
-        let Batch::Rollout(rollout) = batch else {
+        let Batch::Rollouts(rollouts) = batch else {
             return Err(LearnError::WrongBatch { wanted: "rollouts" });
         };
-        let learning_rate = self.config.learning_rate.at(progress.fraction());
-        let whole = Trajectory::new(rollout, self.config.gamma, self.device);
-        let envs: Vec<i64> = (0..whole.envs as i64).collect();
-        let group = self.config.batch_envs.unwrap_or(envs.len());
-        let mut sums = Tensor::zeros([METRICS.len() as i64], (Kind::Float, self.device));
+        let (config, model, params) = (&self.config, &self.model, &self.params);
+        let gamma = config.gamma;
+        let loaded = Prepared::load_trace(&mut self.prepared, model, params, rollouts, gamma)?;
+        let Some(prepared) = &self.prepared else {
+            return Err(LearnError::Mismatch);
+        };
+        if loaded.moved {
+            self.groups.clear();
+        }
+        let learning_rate = config.learning_rate.at(progress.fraction());
+        self.optimizer.set_learning_rate(learning_rate);
+        let _ = self.sums.zero_();
+
+        let device = self.sums.device();
+        let whole = Trajectory::whole(prepared);
+        let envs: Vec<i64> = (0..prepared.envs as i64).collect();
+        let size = config.batch_envs.unwrap_or(envs.len()).min(envs.len());
         let mut steps = 0.0;
-        for chosen in envs.chunks(group) {
-            sums += if chosen.len() == envs.len() {
-                self.step(&whole, learning_rate)?
-            } else {
-                self.step(&whole.select(chosen), learning_rate)?
-            };
+        for indices in envs.chunks(size) {
+            let entry = self.groups.entry(indices.len());
+            let (chosen, graph) = entry.or_insert_with(|| {
+                let chosen = Tensor::zeros([indices.len() as i64], (Kind::Int64, device));
+                (chosen, Graph::new(device, true))
+            });
+            chosen.copy_(&Tensor::from_slice(indices));
+            let (optimizer, sums) = (&mut self.optimizer, &mut self.sums);
+            graph.run(|| {
+                *sums += if indices.len() == envs.len() {
+                    descend(&whole, model, params, optimizer, config)
+                } else {
+                    descend(&whole.select(chosen), model, params, optimizer, config)
+                };
+            });
             steps += 1.0;
         }
-        let means = starling_nets::array_of(&(sums / steps));
+        prepared.observe(model, params);
+        let means = starling_nets::array_of(&(&self.sums / steps));
         let means = means.as_slice::<f32>().iter().map(|&mean| f64::from(mean));
-        let mut metrics: Vec<_> = METRICS.into_iter().zip(means).collect();
+        let mut metrics: Vec<_> = REPORTED.into_iter().zip(means).collect();
         metrics.push(("learning_rate", learning_rate));
-        Report::checked(metrics, None)
+        let mut report = Report::checked(metrics, None)?;
+        report.assemble_s = loaded.seconds;
+        Ok(report)
     }
 
     fn weights(&self) -> Vec<f32> {
@@ -326,6 +304,46 @@ impl Learner for ImpalaLearner {
         let params = [("params", &mut self.params)];
         load_learner(saved, params, &mut self.optimizer, &mut self.rng)
     }
+}
+
+/// One gradient step; returns what is [`REPORTED`] of it.
+fn descend(
+    part: &Trajectory,
+    model: &Model,
+    params: &Params,
+    optimizer: &mut Optimizer,
+    config: &Config,
+) -> Tensor {
+    let judged = part.judge(model, params);
+    let clips = RhoClips {
+        rho: config.rho_clip,
+        c: config.c_clip,
+        pg_rho: config.pg_rho_clip,
+        lambda: 1.0,
+    };
+    let (corrected, mean_rho) = part.correct(&judged, config.reward_clipping, clips);
+    let (log_probs, entropy) = (&judged.log_probs, &judged.entropy);
+    let terms = loss(log_probs, &judged.values, entropy, &corrected, config);
+    let gradient = params.gradient(&terms.loss);
+    let (gradient, norm) = match config.clip_norm {
+        Some(limit) => clip_global_norm(gradient, limit),
+        None => {
+            let norm = gradient.norm();
+            (gradient, norm)
+        }
+    };
+    optimizer.apply(params.flat(), &gradient);
+    let rows = part.rows() as f64;
+    let reported = [
+        terms.loss / rows,
+        terms.policy_loss / rows,
+        terms.value_loss / rows,
+        terms.entropy / rows,
+        mean_rho,
+        corrected.targets.mean(Kind::Float),
+        norm,
+    ];
+    Tensor::stack(&reported, 0).detach()
 }
 
 #[cfg(test)]

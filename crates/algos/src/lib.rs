@@ -16,13 +16,15 @@ pub mod ppo;
 pub mod pqn;
 pub mod registry;
 
+mod acting;
 mod actor_critic;
 mod algorithm;
 mod config;
+mod memory;
 mod trajectory;
 
 pub use algorithm::{
-    Acting, Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, ReplayNeeds,
+    Acting, Algorithm, Batch, Experience, LearnError, Learner, Part, Policy, Progress, ReplayNeeds,
     Report, Saved, Spaces,
 };
 pub use config::{ConfigError, parse_config, require};

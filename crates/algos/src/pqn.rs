@@ -309,9 +309,10 @@ impl PqnLearner {
 
 impl Learner for PqnLearner {
     fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError> {
-        let Batch::Rollout(rollout) = batch else {
+        let Batch::Rollouts(rollouts) = batch else {
             return Err(LearnError::WrongBatch { wanted: "rollouts" });
         };
+        let rollout = &Rollout::side_by_side(rollouts).ok_or(LearnError::Mismatch)?;
         let device = self.device;
         let learning_rate = self.config.learning_rate.at(progress.fraction());
         let whole = |array: &Array| tensor_of(array, device).flatten(0, 1);

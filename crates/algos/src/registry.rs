@@ -178,6 +178,7 @@ mod tests {
             observation: starling_envs::Space::unbounded(&[4]),
             action: starling_envs::Space::Discrete { n: 2 },
             legal_actions: None,
+            frame_stack: None,
         };
         for spec in all() {
             (spec.build)(&(spec.defaults)(), &spaces).unwrap();

@@ -1,135 +1,79 @@
-//! A rollout as tensors for algorithms that correct for the age of its policy: nothing in it
-//! depends on the learner's weights, so that one rollout serves several gradient steps.
+//! Whole trajectories of some environments, as V-trace looks at them.
 
-use starling_envs::Rollout;
-use starling_nets::{ActorCriticOutput, Device, Kind, Params, Tensor, no_grad, tensor_of, tree_of};
-use starling_tree::{Array, Tree};
+use starling_nets::{ActorCriticOutput, Kind, Params, Tensor};
+use starling_tree::Tree;
 
-use crate::actor_critic::Model;
+use crate::actor_critic::{Model, Prepared};
+use crate::impala::RewardClipping;
+use crate::ops::{RhoClips, Trajectories, Vtrace, vtrace};
 
-/// T steps of B environments as tensors.
+/// T steps of some environments as tensors: views of a [`Prepared`], or a choice of it.
 #[derive(Debug)]
 pub(crate) struct Trajectory {
-    pub(crate) steps: usize,
-    pub(crate) envs: usize,
-    /// Observations, `[(T + 1)·B, ..]` in time-major order: the last B rows are what follows.
+    steps: usize,
+    envs: usize,
+    /// Observations `[(T + 1)·B, ..]` in time-major order: the last B rows are what follows.
     obs: Tree<Tensor>,
-    /// Legal actions of the same rows.
     legal: Option<Tensor>,
-    /// Actions, `[T·B, ..]`.
+    /// Actions `[T·B, ..]`.
     pub(crate) actions: Tensor,
     /// Log-probabilities under the policy that acted, `[T, B]`.
     pub(crate) log_probs: Tensor,
-    /// Rewards, `[T, B]`.
-    pub(crate) rewards: Tensor,
-    /// γ, or 0 where the task ended, `[T, B]`.
-    pub(crate) discounts: Tensor,
-    /// 1 where the episode goes on with the next row, `[T, B]`.
-    pub(crate) continues: Tensor,
-    /// 1 where a row is the first of an episode, `[T + 1, B]`.
+    rewards: Tensor,
+    discounts: Tensor,
+    continues: Tensor,
+    cut: Tensor,
+    cut_values: Tensor,
     starts: Tensor,
-    /// Recurrent state before the first step, `[B, ..]`.
     state: Tree<Tensor>,
-    /// Episodes that were cut off, if there are any.
-    cut: Option<Cut>,
 }
 
-/// Episodes that were cut off.
-#[derive(Debug)]
-struct Cut {
-    /// t·B + b of each, `[K]`.
-    at: Tensor,
-    /// Their last observations, `[K, ..]`.
-    obs: Tree<Tensor>,
+/// What the network says about a trajectory, `[T, B]` each but the policy.
+pub(crate) struct Judged {
+    /// Policy and recurrent states of all `(T + 1)·B` rows.
+    pub(crate) output: ActorCriticOutput,
+    /// Log-probabilities of the actions.
+    pub(crate) log_probs: Tensor,
+    /// Entropies of the policy.
+    pub(crate) entropy: Tensor,
+    /// Values of the states that the actions were taken in.
+    pub(crate) values: Tensor,
 }
 
 impl Trajectory {
-    pub(crate) fn new(rollout: &Rollout, gamma: f64, device: Device) -> Self {
-        let (steps, envs) = (rollout.steps(), rollout.envs());
+    /// The trajectories of all environments of a batch.
+    pub(crate) fn whole(prepared: &Prepared) -> Self {
+        let (steps, envs) = (prepared.steps, prepared.envs);
         let shape = [steps as i64, envs as i64];
-        let column = |values: &[f32]| Tensor::from_slice(values).reshape(shape).to_device(device);
-        let terminated = rollout.terminated.as_slice::<u8>();
-        let truncated = rollout.truncated.as_slice::<u8>();
-        let flags = terminated.iter().zip(truncated);
-        let continues: Vec<f32> = flags
-            .map(|(&terminated, &truncated)| f32::from(u8::from(terminated | truncated == 0)))
-            .collect();
-        let discount = |&flag: &u8| if flag == 0 { gamma as f32 } else { 0.0 };
-        let discounts: Vec<f32> = terminated.iter().map(discount).collect();
-        let continues = column(&continues);
-        // The state that comes with the rollout is zero already where an episode begins.
-        let first = continues.narrow(0, 0, 1).zeros_like();
-        let starts = Tensor::cat(&[first, 1.0 - &continues], 0);
-        let whole = |array: &Array| tensor_of(array, device).flatten(0, 1);
-        let log_probs = match rollout.policy.get("log_prob") {
-            Some(Tree::Leaf(record)) => record.as_slice::<f32>(),
-            _ => panic!("the rollout has no record called 'log_prob'"),
-        };
+        let trace = &prepared.trace;
         Self {
             steps,
             envs,
-            obs: rollout.obs.map(whole),
-            legal: rollout.legal.as_ref().map(whole),
-            actions: whole(&rollout.actions),
-            log_probs: column(log_probs),
-            rewards: column(rollout.rewards.as_slice()),
-            discounts: column(&discounts),
-            continues,
-            starts,
-            state: tree_of(&rollout.state, &[], device),
-            cut: Cut::of(rollout, device),
+            obs: prepared.rows.map(|rows| rows.flatten(0, 1)),
+            legal: trace.legal.as_ref().map(Tensor::shallow_clone),
+            actions: prepared.actions.shallow_clone(),
+            log_probs: prepared.log_probs.view(shape),
+            rewards: trace.rewards.shallow_clone(),
+            discounts: trace.discounts.shallow_clone(),
+            continues: trace.continues.shallow_clone(),
+            cut: trace.cut.shallow_clone(),
+            cut_values: trace.cut_values.shallow_clone(),
+            starts: trace.starts.shallow_clone(),
+            state: prepared.state.map(Tensor::shallow_clone),
         }
     }
 
-    /// What the network says about all T + 1 rows, with a graph for gradients.
-    pub(crate) fn forward(&self, model: &Model, params: &Params) -> ActorCriticOutput {
-        let legal = self.legal.as_ref();
-        let (steps, starts) = (self.steps + 1, &self.starts);
-        model
-            .net
-            .forward(params, &self.obs, legal, steps, starts, &self.state)
-    }
-
-    /// Values of the rows that actions were taken in and of what followed within the same
-    /// episode, `[T, B]` each; the second without gradients.
-    pub(crate) fn values(
-        &self,
-        model: &Model,
-        params: &Params,
-        output: &ActorCriticOutput,
-    ) -> (Tensor, Tensor) {
-        let (steps, envs) = (self.steps as i64, self.envs as i64);
-        let values = output.value.reshape([steps + 1, envs]);
-        let mut next = values.narrow(0, 1, steps).detach();
-        if let Some(cut) = &self.cut {
-            let count = cut.at.size()[0];
-            let starts = Tensor::zeros([1, count], (Kind::Float, cut.at.device()));
-            let bootstrap = no_grad(|| {
-                let state = output.states.map(|states| states.index_select(0, &cut.at));
-                let output = model
-                    .net
-                    .forward(params, &cut.obs, None, 1, &starts, &state);
-                output.value
-            });
-            let flat = next.reshape([-1]).index_copy(0, &cut.at, &bootstrap);
-            next = flat.reshape([steps, envs]);
-        }
-        (values.narrow(0, 0, steps), next)
-    }
-
-    /// The part of some environments, in the given order.
-    pub(crate) fn select(&self, envs: &[i64]) -> Trajectory {
-        let device = self.rewards.device();
-        let chosen = Tensor::from_slice(envs).to_device(device);
+    /// Those of the environments with these numbers, in this order.
+    pub(crate) fn select(&self, chosen: &Tensor) -> Self {
         let rows = |tensor: &Tensor, steps: usize| {
             let shape = [steps as i64, self.envs as i64];
             let columns = tensor.unflatten(0, shape.as_slice());
-            columns.index_select(1, &chosen).flatten(0, 1)
+            columns.index_select(1, chosen).flatten(0, 1)
         };
-        let column = |tensor: &Tensor| tensor.index_select(1, &chosen);
-        Trajectory {
+        let column = |tensor: &Tensor| tensor.index_select(1, chosen);
+        Self {
             steps: self.steps,
-            envs: envs.len(),
+            envs: chosen.numel(),
             obs: self.obs.map(|tensor| rows(tensor, self.steps + 1)),
             legal: self.legal.as_ref().map(|mask| rows(mask, self.steps + 1)),
             actions: rows(&self.actions, self.steps),
@@ -137,52 +81,65 @@ impl Trajectory {
             rewards: column(&self.rewards),
             discounts: column(&self.discounts),
             continues: column(&self.continues),
+            cut: column(&self.cut),
+            cut_values: column(&self.cut_values),
             starts: column(&self.starts),
-            state: self.state.map(|tensor| tensor.index_select(0, &chosen)),
-            cut: self
-                .cut
-                .as_ref()
-                .and_then(|cut| cut.select(envs, self.envs)),
+            state: self.state.map(|tensor| tensor.index_select(0, chosen)),
         }
     }
-}
 
-impl Cut {
-    fn of(rollout: &Rollout, device: Device) -> Option<Self> {
-        let envs = rollout.envs();
-        let terminated = rollout.terminated.as_slice::<u8>();
-        let finals = rollout.final_at.iter().map(|(t, b)| t * envs + b);
-        let cut = finals.enumerate().filter(|&(_, at)| terminated[at] == 0);
-        let (rows, at): (Vec<i64>, Vec<i64>) = cut.map(|(row, at)| (row as i64, at as i64)).unzip();
-        if at.is_empty() {
-            return None;
-        }
-        let rows = Tensor::from_slice(&rows).to_device(device);
-        let pick = |array: &Array| tensor_of(array, device).index_select(0, &rows);
-        Some(Self {
-            at: Tensor::from_slice(&at).to_device(device),
-            obs: rollout.final_obs.map(pick),
-        })
+    /// T·B.
+    pub(crate) fn rows(&self) -> usize {
+        self.steps * self.envs
     }
 
-    /// Those of some of the environments.
-    fn select(&self, chosen: &[i64], envs: usize) -> Option<Self> {
-        let (envs, count) = (envs as i64, chosen.len() as i64);
-        let all = starling_nets::array_of(&self.at);
-        let all = all.as_slice::<i64>().iter().enumerate();
-        let kept = all.filter_map(|(row, at)| {
-            let place = chosen.iter().position(|&env| env == at % envs)?;
-            Some((row as i64, at / envs * count + place as i64))
-        });
-        let (rows, at): (Vec<i64>, Vec<i64>) = kept.unzip();
-        if at.is_empty() {
-            return None;
+    /// What the network says now, with a graph for gradients.
+    pub(crate) fn judge(&self, model: &Model, params: &Params) -> Judged {
+        let legal = self.legal.as_ref();
+        let (steps, starts) = (self.steps + 1, &self.starts);
+        let net = &model.net;
+        let output = net.forward(params, &self.obs, legal, steps, starts, &self.state);
+        let policy = output.policy.rows(0, self.rows());
+        let shape = [self.steps as i64, self.envs as i64];
+        Judged {
+            log_probs: policy.log_prob(&self.actions).reshape(shape),
+            entropy: policy.entropy().reshape(shape),
+            values: output.value.narrow(0, 0, self.rows() as i64).reshape(shape),
+            output,
         }
-        let device = self.at.device();
-        let rows = Tensor::from_slice(&rows).to_device(device);
-        Some(Self {
-            at: Tensor::from_slice(&at).to_device(device),
-            obs: self.obs.map(|tensor| tensor.index_select(0, &rows)),
-        })
+    }
+
+    /// V-trace's targets and advantages under that judgement, and the mean importance weight.
+    #[expect(
+        clippy::expect_used,
+        reason = "all columns of a trajectory have one shape"
+    )]
+    pub(crate) fn correct(
+        &self,
+        judged: &Judged,
+        clipping: Option<RewardClipping>,
+        clips: RhoClips,
+    ) -> (Vtrace, Tensor) {
+        let (steps, envs) = (self.steps as i64, self.envs as i64);
+        let following = judged.output.value.detach();
+        let following = following
+            .narrow(0, envs, steps * envs)
+            .reshape([steps, envs]);
+        let next_values = &following + (&self.cut_values - &following) * &self.cut;
+        let rewards = match clipping {
+            Some(clipping) => clipping.apply(&self.rewards),
+            None => self.rewards.shallow_clone(),
+        };
+        let log_rhos = (&judged.log_probs - &self.log_probs).detach();
+        let trajectories = Trajectories {
+            log_rhos: &log_rhos,
+            discounts: &self.discounts,
+            rewards: &rewards,
+            values: &judged.values,
+            next_values: &next_values,
+            continues: &self.continues,
+        };
+        let corrected = vtrace(&trajectories, clips).expect("one shape");
+        (corrected, log_rhos.exp().mean(Kind::Float))
     }
 }

@@ -1,6 +1,6 @@
 //! Computations that are recorded once and replayed with one call.
 
-use tch::{Device, Tensor};
+use tch::Device;
 
 use crate::native::{self, RawGraph};
 
@@ -15,62 +15,63 @@ const WARM_UP: usize = 3;
 /// For this to be the same computation, everything it reads must lie in tensors that outlive it
 /// and are only overwritten, never replaced; it must not read numbers back to the host, and its
 /// shapes must not change.
-pub struct Graph {
+pub struct Graph<T> {
     device: Device,
     /// Off, every run is ordinary.
     enabled: bool,
     runs: usize,
-    recorded: Option<(RawGraph, Vec<Tensor>)>,
+    recorded: Option<RawGraph>,
+    output: Option<T>,
 }
 
-impl Graph {
+impl<T> Graph<T> {
     /// A computation that nothing is known of yet.
     pub fn new(device: Device, enabled: bool) -> Self {
         Self {
             device,
-            enabled,
+            enabled: enabled && matches!(device, Device::Cuda(_)),
             runs: 0,
             recorded: None,
+            output: None,
         }
     }
 
-    /// Runs the computation. What it returns is overwritten by the next run.
-    ///
-    /// `compute` must be the same computation at each call.
-    pub fn run(&mut self, compute: impl FnOnce() -> Vec<Tensor>) -> Vec<Tensor> {
-        if !self.enabled || !matches!(self.device, Device::Cuda(_)) {
-            return compute();
-        }
-        native::own_stream(self.device);
-        self.runs += 1;
-        if self.recorded.is_none() {
-            if self.runs <= WARM_UP {
-                return compute();
+    /// Runs the computation, which must be the same at each call. The tensors that it returns
+    /// are overwritten by the next run.
+    pub fn run(&mut self, compute: impl FnOnce() -> T) -> &T {
+        if self.enabled {
+            native::own_stream(self.device);
+            self.runs += 1;
+            if self.runs == WARM_UP + 1 {
+                match RawGraph::new() {
+                    None => self.enabled = false,
+                    Some(mut graph) => {
+                        graph.begin();
+                        let output = compute();
+                        graph.end();
+                        graph.replay();
+                        self.recorded = Some(graph);
+                        return self.output.insert(output);
+                    }
+                }
             }
-            let Some(mut graph) = RawGraph::new() else {
-                self.enabled = false;
-                return compute();
-            };
-            graph.begin();
-            let outputs = compute();
-            graph.end();
-            self.recorded = Some((graph, outputs));
         }
-        let Some((graph, outputs)) = &mut self.recorded else {
-            return Vec::new();
-        };
-        graph.replay();
-        outputs.iter().map(Tensor::shallow_clone).collect()
+        if let (Some(graph), true) = (&mut self.recorded, self.output.is_some()) {
+            graph.replay();
+            return self.output.get_or_insert_with(compute);
+        }
+        self.output.insert(compute())
     }
 
     /// Forgets the recording: the tensors or shapes it was made of are no longer the same.
     pub fn reset(&mut self) {
         self.recorded = None;
+        self.output = None;
         self.runs = 0;
     }
 }
 
-impl std::fmt::Debug for Graph {
+impl<T> std::fmt::Debug for Graph<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Graph")
             .field("device", &self.device)

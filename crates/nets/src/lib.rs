@@ -20,6 +20,7 @@ mod optimizer;
 mod params;
 mod schedule;
 mod script;
+mod staging;
 mod torso;
 
 pub use convert::{array_of, tensor_of, tensor_of_view, tree_of};
@@ -36,5 +37,6 @@ pub use normalize::RunningNorm;
 pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind, clip_global_norm};
 pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use schedule::Schedule;
+pub use staging::Staging;
 pub use tch::{Device, Kind, Tensor, no_grad};
 pub use torso::{Torso, TorsoKind};

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use starling_envs::Space;
-use starling_tree::{DType, Spec, Tree};
+use starling_tree::{DType, Spec, Tree, View};
 use tch::{Kind, Tensor};
 
-use crate::torso::{layer_init, one_hot};
+use crate::torso::layer_init;
 use crate::{
     Activation, Distribution, Layout, Linear, Lstm, Params, PolicyHead, ShapeMismatch, Torso,
     TorsoKind,
@@ -255,16 +255,23 @@ impl LastInput {
         })
     }
 
-    /// Encodes actions `[N, ..]` and rewards `[N]` as `[N, size]`.
-    pub fn encode(&self, actions: &Tensor, rewards: &Tensor) -> Tensor {
-        let actions = match &self.choices {
-            Some(choices) => one_hot(actions, choices),
-            None => actions
-                .to_kind(Kind::Float)
-                .reshape([actions.size()[0], -1]),
-        };
-        let rewards = rewards.clamp(-1.0, 1.0).reshape([-1, 1]);
-        Tensor::cat(&[actions, rewards], -1)
+    /// Encodes one action and the reward that followed.
+    pub fn encode(&self, action: View<'_>, reward: f32, encoded: &mut [f32]) {
+        encoded.fill(0.0);
+        let mut place = 0;
+        match &self.choices {
+            None => {
+                let values = action.as_slice::<f32>();
+                encoded[..values.len()].copy_from_slice(values);
+            }
+            Some(choices) => {
+                for (&chosen, n) in action.as_slice::<i64>().iter().zip(choices) {
+                    encoded[place + chosen as usize] = 1.0;
+                    place += n;
+                }
+            }
+        }
+        encoded[self.size - 1] = reward.clamp(-1.0, 1.0);
     }
 }
 
@@ -457,10 +464,12 @@ mod tests {
         let net = ActorCritic::new(&mut layout, &config, &Space::unbounded(&[2]), &actions);
         let net = net.unwrap();
         let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
-        let (action, reward) = (Tensor::from_slice(&[1i64]), Tensor::from_slice(&[7f32]));
-        let last = net.last.as_ref().unwrap().encode(&action, &reward);
-        let encoded = Vec::<f32>::try_from(last.reshape([-1])).unwrap();
+        let action = starling_tree::Array::from_slice(&[1i64], &[]);
+        let mut encoded = [5f32; 4];
+        let last = net.last.as_ref().unwrap();
+        last.encode(action.at(&[]), 7.0, &mut encoded);
         assert_eq!(encoded, [0.0, 1.0, 0.0, 1.0]);
+        let last = Tensor::from_slice(&encoded).reshape([1, 4]);
         let starts = Tensor::zeros([1, 1], (Kind::Float, Device::Cpu));
         let value = |last: Tensor| {
             let obs = Tensor::zeros([1, 2], (Kind::Float, Device::Cpu));

@@ -85,6 +85,22 @@ pub fn copy_async(to: &Tensor, from: &Tensor) {
     checked(code, starling_native_error);
 }
 
+/// Overwrites part of a tensor in host memory.
+///
+/// # Panics
+/// When the tensor is not contiguous host memory, or the bytes do not fit in there.
+pub(crate) fn write_bytes(tensor: &Tensor, offset: usize, bytes: &[u8]) {
+    let length = tensor.numel() * tensor.kind().elt_size_in_bytes();
+    assert!(tensor.device() == Device::Cpu && tensor.is_contiguous());
+    assert!(offset <= length && bytes.len() <= length - offset);
+    // SAFETY: the tensor owns `length` bytes at its pointer, the part lies within them, and
+    // `bytes`, being borrowed by somebody who has no tensor, cannot overlap them.
+    unsafe {
+        let target = tensor.data_ptr().cast::<u8>().add(offset);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+    }
+}
+
 /// Sets how a GPU computes: whether the inputs of float32 products may be rounded to
 /// TensorFloat-32. For the whole process.
 pub fn allow_tf32(allow: bool) {

@@ -10,9 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use starling_envs::Space;
-use starling_tree::{DType, Tree};
+use starling_tree::Tree;
 use tch::{CModule, Device, Kind, Tensor};
 
+use crate::convert::kind_of;
 use crate::{Layout, ParamId, Params, ShapeMismatch};
 
 /// A network from a file: observations in, features out.
@@ -59,13 +60,7 @@ impl Script {
         let mut inputs = first;
         for (_, spec) in space.spec().leaves() {
             let shape = [2].into_iter().chain(spec.shape.iter().map(|&n| n as i64));
-            let kind = match spec.dtype {
-                DType::U8 => Kind::Uint8,
-                DType::I32 => Kind::Int,
-                DType::I64 => Kind::Int64,
-                DType::F32 => Kind::Float,
-                DType::F64 => Kind::Double,
-            };
+            let kind = kind_of(spec.dtype);
             let shape: Vec<i64> = shape.collect();
             inputs.push(Tensor::zeros(shape.as_slice(), (kind, Device::Cpu)));
         }

@@ -242,7 +242,7 @@ pub(crate) fn layer_init(orthogonal: bool, fan_in: usize, gain: f64) -> Init {
 }
 
 /// Choices `[N, ..]` as vectors with one 1 each, laid side by side: `[N, Σ choices]`.
-pub(crate) fn one_hot(x: &Tensor, choices: &[usize]) -> Tensor {
+fn one_hot(x: &Tensor, choices: &[usize]) -> Tensor {
     let lead = x.size()[0];
     let x = x.reshape([lead, choices.len() as i64]);
     let parts = choices.iter().enumerate();
