@@ -38,6 +38,9 @@ pub struct Config {
     pub clip_norm: f64,
     /// Scale the advantages of each rollout to mean 0 and deviation 1.
     pub normalize_advantage: bool,
+    /// Divide rewards by the running deviation of discounted returns, which is kept with the
+    /// weights.
+    pub normalize_returns: bool,
     /// How gradients become steps.
     pub optimizer: OptimizerConfig,
     /// The network.
@@ -55,6 +58,7 @@ impl Default for Config {
             entropy_coef: 0.01,
             clip_norm: 1.0,
             normalize_advantage: false,
+            normalize_returns: false,
             optimizer: OptimizerConfig::default(),
             net: NetConfig::default(),
         }
@@ -96,7 +100,8 @@ impl A2c {
     /// Checks the settings against each other and the spaces.
     pub fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         config.check()?;
-        let model = Model::new(&config.net, spaces).map_err(|error| {
+        let returns = config.normalize_returns.then_some(config.gamma);
+        let model = Model::new(&config.net, spaces, returns).map_err(|error| {
             ConfigError::Misfit(format!("a2c cannot be used here: {}", error.0))
         })?;
         Ok(Self { config, model })
@@ -200,6 +205,7 @@ impl Learner for A2cLearner {
         let reported = self
             .graph
             .run(|| descend(whole, model, params, optimizer, config));
+        whole.observe(model, params);
         let reported = starling_nets::array_of(reported);
         let reported = reported.as_slice::<f32>().iter().map(|&x| f64::from(x));
         let mut metrics: Vec<_> = REPORTED.into_iter().zip(reported).collect();

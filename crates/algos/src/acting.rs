@@ -5,12 +5,13 @@ use std::sync::Mutex;
 
 use starling_envs::Rollout;
 use starling_nets::{
-    ActorCritic, ActorCriticOutput, Device, Graph, Kind, Params, ShapeMismatch, Staging, Tensor,
-    no_grad, synchronize,
+    ActorCritic, ActorCriticOutput, Device, Graph, Kind, LastInput, Params, ShapeMismatch, Staging,
+    Tensor, no_grad, synchronize,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
 use crate::actor_critic::Model;
+use crate::memory;
 use crate::{Acting, Part, Policy};
 
 /// Observations `[T + 1, B, ..]` that an [`ActorCriticPolicy`] leaves on its device.
@@ -19,20 +20,18 @@ pub(crate) type DeviceColumns = Mutex<Tree<Tensor>>;
 /// Samples from the policy and records the log-probability and the value.
 #[derive(Debug)]
 pub(crate) struct ActorCriticPolicy {
-    net: ActorCritic,
+    model: Model,
     params: Params,
     device: Device,
-    frame_stack: Option<usize>,
     groups: Vec<Option<Group>>,
 }
 
 impl ActorCriticPolicy {
     pub(crate) fn new(model: &Model, device: Device) -> Self {
         Self {
-            net: model.net.clone(),
+            model: model.clone(),
             params: Params::zeros(&model.layout, device),
             device,
-            frame_stack: model.frame_stack,
             groups: Vec::new(),
         }
     }
@@ -47,9 +46,7 @@ impl ActorCriticPolicy {
         if group.as_ref().is_some_and(|group| group.envs != envs) {
             *group = None;
         }
-        group.get_or_insert_with(|| {
-            Group::new(parts[0].rollout, &self.net.state_spec(), envs, self.device)
-        })
+        group.get_or_insert_with(|| Group::new(parts[0].rollout, &self.model, envs, self.device))
     }
 }
 
@@ -60,7 +57,7 @@ impl Policy for ActorCriticPolicy {
     }
 
     fn state(&self) -> Tree<Spec> {
-        self.net.state_spec()
+        memory::spec(&self.model)
     }
 
     fn load(&mut self, weights: &[f32]) -> Result<(), ShapeMismatch> {
@@ -72,22 +69,26 @@ impl Policy for ActorCriticPolicy {
     }
 
     fn act_together(&mut self, t: usize, group: usize, parts: &mut [Part<'_>]) {
-        let frame_stack = self.frame_stack;
+        let frame_stack = self.model.frame_stack;
         self.group(group, parts).show(t, parts, frame_stack);
         let Some(Some(group)) = self.groups.get_mut(group) else {
             return;
         };
-        group.prepare(t, parts);
+        group.prepare(t, parts, self.model.net.last.as_ref());
         let Group {
             obs,
             legal,
+            last,
             state,
             starts,
             graph,
             ..
         } = group;
-        let (net, params) = (&self.net, &self.params);
-        let obs = obs.map(|obs| obs.tensor().shallow_clone());
+        let (net, params) = (&self.model.net, &self.params);
+        let mut obs = obs.map(|obs| obs.tensor().shallow_clone());
+        if let Some(last) = last {
+            obs = ActorCritic::with_last(obs, last.tensor().shallow_clone());
+        }
         let legal = legal.as_ref().map(Staging::tensor);
         let state = state.map(|state| state.tensor().shallow_clone());
         let output = graph.run(|| no_grad(|| net.forward(params, &obs, legal, 1, starts, &state)));
@@ -95,7 +96,10 @@ impl Policy for ActorCriticPolicy {
     }
 
     fn finish(&mut self, group: usize, parts: &mut [Part<'_>]) {
-        let (frame_stack, device) = (self.frame_stack, self.device);
+        for part in parts.iter_mut() {
+            memory::remember(&self.model, part.rollout, part.acting.state);
+        }
+        let (frame_stack, device) = (self.model.frame_stack, self.device);
         if let (Some(Some(group)), Device::Cuda(_)) = (self.groups.get_mut(group), device) {
             let last = parts[0].rollout.steps();
             group.show(last, parts, frame_stack);
@@ -148,6 +152,8 @@ struct Group {
     /// New frames of stacked observations.
     frames: Option<Staging>,
     legal: Option<Staging>,
+    /// Last actions and rewards.
+    last: Option<Staging>,
     state: Tree<Staging>,
     /// Zeros: where an episode begins, the state is zero already.
     starts: Tensor,
@@ -159,7 +165,7 @@ struct Group {
 }
 
 impl Group {
-    fn new(rollout: &Rollout, state: &Tree<Spec>, envs: usize, device: Device) -> Self {
+    fn new(rollout: &Rollout, model: &Model, envs: usize, device: Device) -> Self {
         let item = |array: &Array| Spec::new(array.dtype(), &array.shape()[2..]);
         let staging = |spec: &Spec| Staging::new(envs, spec, device);
         Self {
@@ -173,7 +179,11 @@ impl Group {
                 _ => None,
             },
             legal: rollout.legal.as_ref().map(|array| staging(&item(array))),
-            state: state.map(staging),
+            last: model.net.last.as_ref().map(|last| {
+                let spec = Spec::new(DType::F32, &[last.size]);
+                staging(&spec)
+            }),
+            state: model.net.state_spec().map(staging),
             starts: Tensor::zeros([1, envs as i64], (Kind::Float, device)),
             graph: Graph::new(device, true),
             columns: None,
@@ -262,12 +272,20 @@ impl Group {
         }
     }
 
-    /// Brings legal actions and memory to the device.
-    fn prepare(&self, t: usize, parts: &[Part<'_>]) {
+    /// Brings legal actions, last actions and memory to the device.
+    fn prepare(&self, t: usize, parts: &[Part<'_>], last: Option<&LastInput>) {
         let mut first = 0;
         for Part { rollout, acting } in parts {
             if let (Some(staging), Some(legal)) = (&self.legal, &rollout.legal) {
                 staging.write(first, legal.at(&[t]).bytes);
+            }
+            if let (Some(staging), Some(last)) = (&self.last, last) {
+                let mut encoded = vec![0.0; last.size];
+                for b in 0..acting.rngs.len() {
+                    memory::encode_last(last, rollout, t, b, &mut encoded);
+                    let row = Array::from_slice(&encoded, &[last.size]);
+                    staging.write(first + b, row.bytes());
+                }
             }
             let state = acting.state.leaves();
             for ((_, staging), (_, memory)) in self.state.leaves().into_iter().zip(state) {
@@ -275,7 +293,7 @@ impl Group {
             }
             first += acting.rngs.len();
         }
-        if let Some(staging) = &self.legal {
+        for staging in [&self.legal, &self.last].into_iter().flatten() {
             staging.upload();
         }
         for (_, staging) in self.state.leaves() {

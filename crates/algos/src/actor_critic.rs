@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use starling_envs::Rollout;
 use starling_nets::{
-    ActorCritic, ActorCriticOutput, Device, Kind, Layout, NetConfig, Params, ShapeMismatch, Tensor,
-    no_grad, own_stream, synchronize, tensor_of, tensor_of_view, tree_of,
+    ActorCritic, ActorCriticOutput, Device, Kind, Layout, NetConfig, Params, RunningNorm,
+    ShapeMismatch, Tensor, no_grad, own_stream, synchronize, tensor_of, tensor_of_view, tree_of,
 };
 use starling_tree::{Array, Tree};
 
 use crate::acting::{ActorCriticPolicy, DeviceColumns};
+use crate::memory::{LAST, ReturnScale, last_rows};
 use crate::ops::generalized_advantages;
 use crate::{LearnError, Spaces};
 
@@ -20,14 +21,26 @@ pub(crate) struct Model {
     pub(crate) net: ActorCritic,
     pub(crate) layout: Arc<Layout>,
     pub(crate) frame_stack: Option<usize>,
+    /// How rewards are scaled, if they are.
+    pub(crate) returns: Option<ReturnScale>,
 }
 
 impl Model {
-    pub(crate) fn new(config: &NetConfig, spaces: &Spaces) -> Result<Self, ShapeMismatch> {
+    /// With `returns`, rewards are scaled by the deviation of returns with this discount.
+    pub(crate) fn new(
+        config: &NetConfig,
+        spaces: &Spaces,
+        returns: Option<f64>,
+    ) -> Result<Self, ShapeMismatch> {
         let mut layout = Layout::default();
         let net = ActorCritic::new(&mut layout, config, &spaces.observation, &spaces.action)?;
+        let returns = returns.map(|gamma| ReturnScale {
+            norm: RunningNorm::new(&mut layout, "returns", &[1]),
+            gamma: gamma as f32,
+        });
         Ok(Self {
             net,
+            returns,
             layout: Arc::new(layout),
             frame_stack: spaces.frame_stack,
         })
@@ -62,7 +75,26 @@ pub(crate) struct Prepared {
     /// Recurrent state before the first step, `[B, ..]`.
     pub(crate) state: Tree<Tensor>,
     /// Observations with the row after the last step, `[T + 1, B, ..]`; `obs` is a view of it.
-    rows: Tree<Tensor>,
+    pub(crate) rows: Tree<Tensor>,
+    /// What V-trace needs beside all this.
+    pub(crate) trace: Trace,
+}
+
+/// Columns `[T, B]` for V-trace, and those of `T + 1` rows.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    pub(crate) rewards: Tensor,
+    /// γ, or 0 where the task ended.
+    pub(crate) discounts: Tensor,
+    /// 1 where the episode goes on with the next row.
+    pub(crate) continues: Tensor,
+    /// 1 where an episode was cut off, and the value of its final observation there.
+    pub(crate) cut: Tensor,
+    pub(crate) cut_values: Tensor,
+    /// 1 where a row is the first of an episode, `[T + 1, B]`; `starts` is a view of it.
+    pub(crate) starts: Tensor,
+    /// Legal actions of all rows, `[(T + 1)·B, A]`; `legal` is a view of it.
+    pub(crate) legal: Option<Tensor>,
 }
 
 /// What was loaded into a [`Prepared`].
@@ -84,23 +116,8 @@ impl Prepared {
         gamma: f64,
         lambda: f64,
     ) -> Result<Loaded, LearnError> {
-        let began = Instant::now();
-        let device = params.flat().device();
-        own_stream(device);
-        let whole = Whole::of(rollouts)?;
-        let (steps, envs) = (whole.steps, whole.envs);
-        let fits = |old: &Prepared| (old.steps, old.envs) == (steps, envs);
-        let moved = !place.as_ref().is_some_and(fits);
-        if moved {
-            *place = Some(Self::empty(rollouts[0], &whole, device));
-        }
-        let Some(prepared) = place else {
-            return Err(LearnError::Mismatch);
-        };
-        prepared.load_columns(rollouts, &whole)?;
-        synchronize(device);
-        let seconds = began.elapsed().as_secs_f64();
-
+        let (prepared, whole, loaded) = Self::place(place, model, params, rollouts)?;
+        let envs = prepared.envs;
         let passed = model
             .is_recurrent()
             .then(|| no_grad(|| prepared.forward(model, params)));
@@ -117,10 +134,74 @@ impl Prepared {
         );
         fill(&prepared.advantages, &computed.advantages);
         fill(&prepared.returns, &computed.returns);
-        Ok(Loaded { moved, seconds })
+        Ok(loaded)
     }
 
-    fn empty(like: &Rollout, whole: &Whole, device: Device) -> Self {
+    /// Puts a batch into `place` for V-trace, with the learner's present values of the final
+    /// observations of episodes that were cut off.
+    pub(crate) fn load_trace(
+        place: &mut Option<Prepared>,
+        model: &Model,
+        params: &Params,
+        rollouts: &[&Rollout],
+        gamma: f64,
+    ) -> Result<Loaded, LearnError> {
+        let (prepared, whole, loaded) = Self::place(place, model, params, rollouts)?;
+        let trace = &prepared.trace;
+        let discount = |terminated| if terminated { 0.0 } else { gamma as f32 };
+        let discounts: Vec<f32> = flags(&whole.terminated).map(discount).collect();
+        let number = |flag: bool| f32::from(u8::from(flag));
+        let continues: Vec<f32> = whole.ends.iter().map(|&ended| number(!ended)).collect();
+        fill(&trace.rewards, whole.rewards.as_slice());
+        fill(&trace.discounts, &discounts);
+        fill(&trace.continues, &continues);
+        let cut = cut_off(rollouts);
+        let (mut mask, mut values) = (vec![0.0; discounts.len()], vec![0.0; discounts.len()]);
+        if !cut.is_empty() {
+            let passed = model
+                .is_recurrent()
+                .then(|| no_grad(|| prepared.forward(model, params)));
+            let next = prepared.next_values(model, params, rollouts, &whole, passed.as_ref());
+            for end in &cut {
+                let at = end.t * prepared.envs + end.b;
+                (mask[at], values[at]) = (1.0, next[at]);
+            }
+        }
+        fill(&trace.cut, &mask);
+        fill(&trace.cut_values, &values);
+        Ok(loaded)
+    }
+
+    /// Brings everything that does not depend on the weights to the device.
+    fn place<'a>(
+        place: &'a mut Option<Prepared>,
+        model: &Model,
+        params: &Params,
+        rollouts: &[&Rollout],
+    ) -> Result<(&'a mut Prepared, Whole, Loaded), LearnError> {
+        let began = Instant::now();
+        let device = params.flat().device();
+        own_stream(device);
+        let mut whole = Whole::of(rollouts)?;
+        if let Some(returns) = &model.returns {
+            returns.apply(params, &mut whole);
+        }
+        let (steps, envs) = (whole.steps, whole.envs);
+        let fits = |old: &Prepared| (old.steps, old.envs) == (steps, envs);
+        let moved = !place.as_ref().is_some_and(fits);
+        if moved {
+            *place = Some(Self::empty(model, rollouts[0], &whole, device));
+        }
+        let Some(prepared) = place else {
+            return Err(LearnError::Mismatch);
+        };
+        prepared.load_columns(model, rollouts, &whole)?;
+        synchronize(device);
+        let seconds = began.elapsed().as_secs_f64();
+        Ok((prepared, whole, Loaded { moved, seconds }))
+    }
+
+    fn empty(model: &Model, like: &Rollout, whole: &Whole, device: Device) -> Self {
         let (steps, envs) = (whole.steps as i64, whole.envs as i64);
         let column = |array: &Array, rows: i64, lead: &[i64]| {
             let item = array.shape()[2..].iter().map(|&n| n as i64);
@@ -129,25 +210,41 @@ impl Prepared {
             debug_assert!(rows >= 0);
             Tensor::zeros(&shape, (one.kind(), device))
         };
-        let rows = like
+        let mut rows = like
             .obs
             .map(|array| column(array, steps + 1, &[steps + 1, envs]));
-        let vector = || Tensor::zeros([steps * envs], (Kind::Float, device));
+        let floats = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, device));
+        if let Some(last) = &model.net.last {
+            let last = floats(&[steps + 1, envs, last.size as i64]);
+            rows = ActorCritic::with_last(rows, last);
+        }
+        let vector = || floats(&[steps * envs]);
+        let trace = Trace {
+            rewards: floats(&[steps, envs]),
+            discounts: floats(&[steps, envs]),
+            continues: floats(&[steps, envs]),
+            cut: floats(&[steps, envs]),
+            cut_values: floats(&[steps, envs]),
+            starts: floats(&[steps + 1, envs]),
+            legal: like
+                .legal
+                .as_ref()
+                .map(|array| column(array, steps + 1, &[(steps + 1) * envs])),
+        };
+        let legal = trace.legal.as_ref();
         Self {
             steps: whole.steps,
             envs: whole.envs,
             obs: rows.map(|all| all.narrow(0, 0, steps).flatten(0, 1)),
             rows,
-            legal: like
-                .legal
-                .as_ref()
-                .map(|array| column(array, steps, &[steps * envs])),
+            legal: legal.map(|all| all.narrow(0, 0, steps * envs)),
             actions: column(&like.actions, steps, &[steps * envs]),
             log_probs: vector(),
             values: vector(),
             advantages: vector(),
             returns: vector(),
-            starts: Tensor::zeros([steps, envs], (Kind::Float, device)),
+            starts: trace.starts.narrow(0, 0, steps),
+            trace,
             state: like.state.map(|array| {
                 let item = array.shape()[1..].iter().map(|&n| n as i64);
                 let shape: Vec<i64> = std::iter::once(envs).chain(item).collect();
@@ -156,7 +253,12 @@ impl Prepared {
         }
     }
 
-    fn load_columns(&mut self, rollouts: &[&Rollout], whole: &Whole) -> Result<(), LearnError> {
+    fn load_columns(
+        &mut self,
+        model: &Model,
+        rollouts: &[&Rollout],
+        whole: &Whole,
+    ) -> Result<(), LearnError> {
         let device = self.advantages.device();
         let mut first = 0;
         for rollout in rollouts {
@@ -173,15 +275,18 @@ impl Prepared {
             }
             first += envs;
         }
-        if let (Some(legal), Some(mask)) = (&self.legal, &whole.legal) {
-            let mask = tensor_of(mask, device).narrow(0, 0, self.steps as i64);
-            legal.shallow_clone().copy_(&mask.flatten(0, 1));
+        if let (Some(last), Some(Tree::Leaf(rows))) = (&model.net.last, self.rows.get(LAST)) {
+            fill(rows, &last_rows(last, rollouts));
+        }
+        if let (Some(legal), Some(mask)) = (&self.trace.legal, &whole.legal) {
+            let mask = tensor_of(mask, device).flatten(0, 1);
+            legal.shallow_clone().copy_(&mask);
         }
         let actions = tensor_of(&whole.actions, device).flatten(0, 1);
         self.actions.copy_(&actions);
         fill(&self.log_probs, whole.log_probs.as_slice());
         fill(&self.values, whole.values.as_slice());
-        fill(&self.starts, &whole.starts);
+        fill(&self.trace.starts, &whole.starts);
         for ((_, state), (_, whole)) in self.state.leaves().into_iter().zip(whole.state.leaves()) {
             state.shallow_clone().copy_(&tensor_of(whole, device));
         }
@@ -204,6 +309,7 @@ impl Prepared {
             envs: chosen.numel(),
             obs: self.obs.map(pick),
             rows: Tree::empty(),
+            trace: Trace::none(chosen.device()),
             legal: self.legal.as_ref().map(pick),
             actions: pick(&self.actions),
             log_probs: pick(&self.log_probs),
@@ -234,6 +340,12 @@ impl Prepared {
         )
     }
 
+    /// Takes the observations into the running statistics of the network, if it keeps any. This
+    /// comes after learning, so that the statistics change together with the weights.
+    pub(crate) fn observe(&self, model: &Model, params: &Params) {
+        model.net.observe(params, &self.obs);
+    }
+
     /// Values of the states after each step within the same episode, `[T, B]`.
     fn next_values(
         &self,
@@ -252,7 +364,16 @@ impl Prepared {
         let cut = cut_off(rollouts);
         let mut obs = self.rows.map(|rows| rows.select(0, steps as i64));
         for end in &cut {
-            let last = tree_of(&end.rollout.final_obs, &[end.kept], device);
+            let mut last = tree_of(&end.rollout.final_obs, &[end.kept], device);
+            if let Some(input) = &model.net.last {
+                let rollout = end.rollout;
+                let at = [end.t, end.rollout_b];
+                let mut encoded = vec![0.0; input.size];
+                let reward = rollout.rewards.at(&at).as_slice::<f32>()[0];
+                input.encode(rollout.actions.at(&at), reward, &mut encoded);
+                let encoded = Tensor::from_slice(&encoded).to_device(device);
+                last = ActorCritic::with_last(last, encoded);
+            }
             let joined = obs.zip_mut(&last, |all, last| {
                 *all = Tensor::cat(&[&*all, &last.unsqueeze(0)], 0);
             });
@@ -289,20 +410,35 @@ impl Prepared {
     }
 }
 
+impl Trace {
+    fn none(device: Device) -> Self {
+        let nothing = || Tensor::zeros([0], (Kind::Float, device));
+        Self {
+            rewards: nothing(),
+            discounts: nothing(),
+            continues: nothing(),
+            cut: nothing(),
+            cut_values: nothing(),
+            starts: nothing(),
+            legal: None,
+        }
+    }
+}
+
 /// The small columns of a batch, side by side on the host.
-struct Whole {
-    steps: usize,
-    envs: usize,
+pub(crate) struct Whole {
+    pub(crate) steps: usize,
+    pub(crate) envs: usize,
     legal: Option<Array>,
     actions: Array,
-    rewards: Array,
+    pub(crate) rewards: Array,
     terminated: Array,
     log_probs: Array,
     values: Array,
-    state: Tree<Array>,
+    pub(crate) state: Tree<Array>,
     /// Whether an episode ended with the step.
-    ends: Vec<bool>,
-    /// 1 where a step is the first of an episode within the rollout.
+    pub(crate) ends: Vec<bool>,
+    /// 1 where one of the T + 1 rows is the first of an episode that began within the rollout.
     starts: Vec<f32>,
 }
 
@@ -322,10 +458,8 @@ impl Whole {
         let ends = flags(&terminated).zip(flags(&truncated));
         let ends: Vec<bool> = ends.map(|(a, b)| a || b).collect();
         let (steps, envs) = (terminated.shape()[0], terminated.shape()[1]);
-        let mut starts = vec![0f32; steps * envs];
-        for i in envs..steps * envs {
-            starts[i] = f32::from(u8::from(ends[i - envs]));
-        }
+        let begun = ends.iter().map(|&ended| f32::from(u8::from(ended)));
+        let starts = std::iter::repeat_n(0.0, envs).chain(begun).collect();
         let mut state = first.state.map(Array::clone);
         for (path, array) in state.leaves_mut() {
             *array = join(&|rollout| rollout.state.get(&path)?.leaf().cloned(), 0)?;
@@ -355,6 +489,8 @@ struct CutOff<'a> {
     /// Row of its last observation among those that the rollout kept.
     kept: usize,
     t: usize,
+    /// Environment among those of the rollout.
+    rollout_b: usize,
     /// Environment among all of the batch.
     b: usize,
 }
@@ -368,6 +504,7 @@ fn cut_off<'a>(rollouts: &[&'a Rollout]) -> Vec<CutOff<'a>> {
                     rollout,
                     kept,
                     t,
+                    rollout_b: b,
                     b: first + b,
                 });
             }

@@ -54,6 +54,9 @@ pub struct Config {
     pub clip_norm: f64,
     /// Scale the advantages of each minibatch to mean 0 and deviation 1.
     pub normalize_advantage: bool,
+    /// Divide rewards by the running deviation of discounted returns, which is kept with the
+    /// weights.
+    pub normalize_returns: bool,
     /// How gradients become steps.
     pub optimizer: OptimizerConfig,
     /// The network.
@@ -75,6 +78,7 @@ impl Default for Config {
             entropy_coef: 0.01,
             clip_norm: 1.0,
             normalize_advantage: false,
+            normalize_returns: false,
             optimizer: OptimizerConfig::default(),
             net: NetConfig::default(),
         }
@@ -120,7 +124,8 @@ impl Ppo {
     /// Checks the settings against each other and the spaces.
     pub fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         config.check()?;
-        let model = Model::new(&config.net, spaces).map_err(|error| {
+        let returns = config.normalize_returns.then_some(config.gamma);
+        let model = Model::new(&config.net, spaces, returns).map_err(|error| {
             ConfigError::Misfit(format!("ppo cannot be used here: {}", error.0))
         })?;
         Ok(Self { config, model })
@@ -303,6 +308,7 @@ impl Learner for PpoLearner {
                 updates += 1.0;
             }
         }
+        whole.observe(model, &self.params);
         let means = starling_nets::array_of(&(&self.sums / updates));
         let means = means.as_slice::<f32>().iter().map(|&mean| f64::from(mean));
         let mut metrics: Vec<_> = REPORTED.into_iter().zip(means).collect();

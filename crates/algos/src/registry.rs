@@ -6,7 +6,7 @@ use starling_nets::{Optimizer, Params};
 use starling_tree::{Array, DType};
 
 use crate::config::{ConfigError, parse_config};
-use crate::{Algorithm, LearnError, Saved, Spaces, a2c, dqn, ppo};
+use crate::{Algorithm, LearnError, Saved, Spaces, a2c, appo, dqn, impala, ppo, pqn};
 
 /// One line of the table.
 pub struct AlgoSpec {
@@ -42,6 +42,18 @@ pub fn all() -> &'static [AlgoSpec] {
                 },
             },
             AlgoSpec {
+                name: "appo",
+                summary: "Asynchronous PPO: its clipped loss on V-trace targets",
+                paper: "Luo et al. 2020; Petrenko et al. 2020",
+                defaults: || defaults::<appo::Config>(),
+                build: |given, spaces| {
+                    Ok(Box::new(appo::Appo::new(
+                        parse_config("algo", given)?,
+                        spaces,
+                    )?))
+                },
+            },
+            AlgoSpec {
                 name: "dqn",
                 summary: "Deep Q-learning; double, dueling, n-step and prioritized by switches",
                 paper: "Mnih et al. 2015",
@@ -54,12 +66,36 @@ pub fn all() -> &'static [AlgoSpec] {
                 },
             },
             AlgoSpec {
+                name: "impala",
+                summary: "Asynchronous actors, corrected for their age by V-trace",
+                paper: "Espeholt et al. 2018",
+                defaults: || defaults::<impala::Config>(),
+                build: |given, spaces| {
+                    Ok(Box::new(impala::Impala::new(
+                        parse_config("algo", given)?,
+                        spaces,
+                    )?))
+                },
+            },
+            AlgoSpec {
                 name: "ppo",
                 summary: "Proximal policy optimisation, several epochs per rollout",
                 paper: "Schulman et al. 2017",
                 defaults: || defaults::<ppo::Config>(),
                 build: |given, spaces| {
                     Ok(Box::new(ppo::Ppo::new(
+                        parse_config("algo", given)?,
+                        spaces,
+                    )?))
+                },
+            },
+            AlgoSpec {
+                name: "pqn",
+                summary: "Parallelised Q-learning with λ-returns, without replay or target network",
+                paper: "Gallici et al. 2025",
+                defaults: || defaults::<pqn::Config>(),
+                build: |given, spaces| {
+                    Ok(Box::new(pqn::Pqn::new(
                         parse_config("algo", given)?,
                         spaces,
                     )?))

@@ -29,14 +29,23 @@ macro_rules! presets {
 pub fn all() -> &'static [Preset] {
     presets![
         "atari/a2c",
+        "atari/appo",
         "atari/dqn",
+        "atari/impala",
         "atari/ppo",
+        "atari/pqn",
         "classic/a2c",
+        "classic/appo",
         "classic/dqn",
+        "classic/impala",
         "classic/ppo",
+        "classic/pqn",
         "minatar/a2c",
+        "minatar/appo",
         "minatar/dqn",
+        "minatar/impala",
         "minatar/ppo",
+        "minatar/pqn",
     ]
 }
 
@@ -111,7 +120,7 @@ mod tests {
                 let mut request = Request::new(env.id);
                 request.algo = Some(algo.to_owned());
                 let continuous = env.id.contains("Continuous") || env.id.starts_with("Pendulum");
-                if algo == "dqn" && continuous {
+                if matches!(algo, "dqn" | "pqn") && continuous {
                     assert!(resolve(&request).is_err(), "{}", env.id);
                 } else {
                     resolve(&request).unwrap();

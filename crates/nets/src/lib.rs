@@ -15,9 +15,11 @@ mod init;
 mod layers;
 mod model;
 mod native;
+mod normalize;
 mod optimizer;
 mod params;
 mod schedule;
+mod script;
 mod staging;
 mod torso;
 
@@ -28,9 +30,10 @@ pub use device::{
 pub use distribution::{Distribution, PolicyHead, argmax, sample_categorical};
 pub use graph::Graph;
 pub use init::Init;
-pub use layers::{Activation, Conv2d, Linear, Lstm};
-pub use model::{ActorCritic, ActorCriticOutput, NetConfig, QNetwork};
+pub use layers::{Activation, Conv2d, LayerNorm, Linear, Lstm};
+pub use model::{ActorCritic, ActorCriticOutput, LastInput, NetConfig, QNetwork};
 pub use native::{allow_tf32, copy_async, has_graphs, own_stream, synchronize};
+pub use normalize::RunningNorm;
 pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind, clip_global_norm};
 pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use schedule::Schedule;
