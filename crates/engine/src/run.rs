@@ -675,6 +675,14 @@ impl RunConfig {
         }
     }
 
+    /// Threads that step environments.
+    pub(crate) fn collecting_threads(&self) -> usize {
+        match self.settings.mode {
+            Mode::Serial => 1,
+            Mode::Threads | Mode::Central => self.actor_threads(),
+        }
+    }
+
     fn actor_threads(&self) -> usize {
         let settings = &self.settings;
         let threads = match settings.threads {

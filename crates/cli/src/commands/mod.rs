@@ -27,6 +27,7 @@ mod doctor;
 mod eval;
 mod list;
 mod play;
+mod profile;
 mod plot;
 mod progress;
 mod resume;
