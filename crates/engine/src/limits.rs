@@ -13,7 +13,8 @@ use crate::{EngineError, RunConfig};
 pub struct Limits {
     /// Of the environments with random actions, on as many threads as the run uses.
     pub env_steps_per_second: f64,
-    /// Of the learner, fed the same experience again and again. Infinite for algorithms that
+    /// Of the learner, fed the same experience again and again, not counting the time that
+    /// bringing it to the device takes. Infinite for algorithms that
     /// learn from a replay, whose rate is chosen, not given by the steps.
     pub learner_steps_per_second: f64,
 }
@@ -48,7 +49,14 @@ pub fn limits(config: &RunConfig, seconds: f64) -> Result<Limits, EngineError> {
 fn vector(config: &RunConfig, first: usize, count: usize) -> Result<VecEnv, EngineError> {
     let spec = config.env_spec()?;
     let seed = config.settings.seed;
-    Ok(VecEnv::new(spec, &config.env, count, seed, "limits", first as u64)?)
+    Ok(VecEnv::new(
+        spec,
+        &config.env,
+        count,
+        seed,
+        "limits",
+        first as u64,
+    )?)
 }
 
 fn rollout_for(config: &RunConfig, envs: &VecEnv, steps: usize) -> Result<Rollout, EngineError> {
@@ -136,11 +144,12 @@ fn learn_for(config: &RunConfig, time: Duration) -> Result<f64, EngineError> {
     for _ in 0..3 {
         update()?;
     }
-    let (began, mut updates) = (Instant::now(), 0);
+    let (began, mut updates, mut assembling) = (Instant::now(), 0, 0.0);
     while began.elapsed() < time || updates == 0 {
-        update()?;
+        assembling += update()?.assemble_s;
         updates += 1;
     }
-    let learned = updates * steps * settings.envs;
-    Ok(learned as f64 / began.elapsed().as_secs_f64())
+    // In a run the observations may be on the device already.
+    let learning = began.elapsed().as_secs_f64() - assembling;
+    Ok((updates * steps * settings.envs) as f64 / learning.max(1e-9))
 }

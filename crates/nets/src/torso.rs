@@ -200,7 +200,11 @@ fn normed(norm: Option<&LayerNorm>, params: &Params, x: Tensor) -> Tensor {
 impl Input {
     fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
         if let Some(choices) = &self.choices {
-            let kind = if self.half { Kind::BFloat16 } else { Kind::Float };
+            let kind = if self.half {
+                Kind::BFloat16
+            } else {
+                Kind::Float
+            };
             return one_hot(x, choices).to_kind(kind);
         }
         let mut x = x.to_kind(Kind::Float);
