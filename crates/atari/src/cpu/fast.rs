@@ -9,6 +9,7 @@ use super::Core;
 use super::decode::{Code, LOGGED, Op, Program, SILENT};
 use crate::bus::Bus;
 use crate::cartridge::{Cartridge, IMAGE, Rom};
+use crate::tia::shadow::Shadow;
 use crate::tia::{LINE_CYCLES, Write};
 
 /// How a cartridge's addresses lie in its image.
@@ -174,6 +175,7 @@ pub(super) fn run<'a, L: Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>) {
         ram: &mut machine.ram,
         log,
         used: *used,
+        shadow: &mut machine.tia.shadow,
         layout: L::new(bus.rom, &machine.cartridge),
     };
     fast.run();
@@ -224,6 +226,7 @@ struct Fast<'a, L> {
     ram: &'a mut [u8; 128],
     log: &'a mut [Write],
     used: usize,
+    shadow: &'a mut Shadow,
     layout: L,
 }
 
@@ -621,8 +624,13 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
         let Some(slot) = self.log.get_mut(self.used) else {
             return false;
         };
-        *slot = Write::new(now as u16, register, value);
-        self.used += 1;
+        match self.shadow.write(register, value) {
+            Some(value) => {
+                *slot = Write::new(now as u16, register, value);
+                self.used += 1;
+            }
+            None => self.touched = now,
+        }
         true
     }
 

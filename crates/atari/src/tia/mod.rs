@@ -9,11 +9,13 @@ pub(crate) mod lines;
 mod motion;
 mod objects;
 pub(crate) mod paint;
+pub(crate) mod shadow;
 
 use serde::{Deserialize, Serialize};
 
 use crate::controllers::Inputs;
 use beam::{Beam, NoScreen};
+use shadow::Shadow;
 
 /// One write to a picture register: the processor cycle, counted from the start of the frame's
 /// first line, the register and the value, in one word.
@@ -106,6 +108,8 @@ pub(crate) struct Tia {
     charging_since: i64,
     /// The cycle of the last access: how far the beam is drawn.
     pub(crate) touched: i64,
+    #[serde(skip)]
+    pub(crate) shadow: Shadow,
 }
 
 impl Tia {
@@ -118,6 +122,7 @@ impl Tia {
             dumping: false,
             charging_since: 0,
             touched: 0,
+            shadow: Shadow::default(),
         }
     }
 
@@ -212,7 +217,9 @@ impl Tia {
                     }
                     self.dumping = dump;
                 }
-                log.push(Write::new(short_cycle(cycle), register, value));
+                if let Some(value) = self.shadow.write(register, value) {
+                    log.push(Write::new(short_cycle(cycle), register, value));
+                }
             }
             _ => {}
         }
