@@ -154,6 +154,24 @@ impl Tia {
         self.beam.settle(clock_of(self.touched), &mut NoScreen);
     }
 
+    /// After which cycle an input pin (registers 8 to 15) reads as up; never where there is none.
+    pub(crate) fn pin_up_after(&self, register: usize, inputs: &Inputs) -> Option<i64> {
+        match register {
+            8..=11 if !self.dumping => {
+                let needed = inputs.charge_cycles(register - 8)?;
+                Some(self.charging_since + needed)
+            }
+            12 | 13 if inputs.button_up(register - 12) => Some(i64::MIN),
+            _ => None,
+        }
+    }
+
+    /// The state of the paddles' capacitors: whether they are held empty, and when they last began
+    /// to charge.
+    pub(crate) fn charge(&self) -> (bool, i64) {
+        (self.dumping, self.charging_since)
+    }
+
     pub(crate) fn read(
         &mut self,
         address: u16,
@@ -170,15 +188,10 @@ impl Tia {
                 self.catch_up(writes);
                 self.beam.collisions(register) | floating
             }
-            8..=11 => {
-                let charged = match inputs.charge_cycles(register - 8) {
-                    None => false,
-                    Some(needed) => !self.dumping && cycle > self.charging_since + needed,
-                };
-                u8::from(charged) << 7 | floating
+            _ => {
+                let up = self.pin_up_after(register, inputs);
+                u8::from(up.is_some_and(|after| cycle > after)) << 7 | floating
             }
-            12 | 13 => u8::from(inputs.button_up(register - 12)) << 7 | floating,
-            _ => floating,
         }
     }
 
