@@ -65,7 +65,8 @@ pub struct ReplayNeeds {
 
 /// One actor's side of an algorithm: chooses actions for a batch of environments.
 pub trait Policy: Send {
-    /// What it records with each action, for the learner.
+    /// What it records with each action, for the learner. A record called `priority`, one `f32`
+    /// per step, is the first priority of the step in a replay.
     fn records(&self) -> Tree<Spec>;
 
     /// What it carries from step to step for each environment; empty if it has no memory.
@@ -76,6 +77,9 @@ pub trait Policy: Send {
 
     /// Chooses the actions of row `t` of a rollout, and writes them and its records there.
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>);
+
+    /// Completes the records of a full rollout by those that look ahead, such as priorities.
+    fn finish(&mut self, _rollout: &mut Rollout) {}
 }
 
 /// The circumstances of a choice.

@@ -4,21 +4,28 @@
 //! ([`Algorithm::policy`]) and how to learn ([`Algorithm::learner`]). It knows nothing of
 //! threads, files or sockets; the engine does the rest, and knows no algorithm by name.
 //!
-//! Read first: [`Algorithm`], [`Policy`] and [`Learner`]. The algorithms: [`a2c`], [`dqn`],
-//! [`ppo`]. The table of all is [`registry`].
+//! Read first: [`Algorithm`], [`Policy`] and [`Learner`]. The table of all algorithms is
+//! [`registry`]; A2C and PPO share `actor_critic.rs`, those of action values `value_based`.
 
 pub mod a2c;
+pub mod apex;
+pub mod c51;
 pub mod dqn;
+pub mod iqn;
 pub mod ops;
 pub mod ppo;
+pub mod qr_dqn;
+pub mod rainbow;
 pub mod registry;
 
 mod actor_critic;
 mod algorithm;
 mod config;
+mod value_based;
 
 pub use algorithm::{
     Acting, Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, ReplayNeeds,
     Report, Saved, Spaces,
 };
 pub use config::{ConfigError, parse_config, require};
+pub use value_based::{Ladder, ValueConfig};

@@ -5,8 +5,8 @@ use starling_envs::Rng;
 use starling_nets::{Optimizer, Params};
 use starling_tree::{Array, DType};
 
-use crate::config::{ConfigError, parse_config};
-use crate::{Algorithm, LearnError, Saved, Spaces, a2c, dqn, ppo};
+use crate::config::{ConfigError, parse_config, parse_parts, side_by_side};
+use crate::{Algorithm, LearnError, Saved, Spaces, a2c, apex, c51, dqn, iqn, ppo, qr_dqn, rainbow};
 
 /// One line of the table.
 pub struct AlgoSpec {
@@ -42,15 +42,73 @@ pub fn all() -> &'static [AlgoSpec] {
                 },
             },
             AlgoSpec {
-                name: "dqn",
-                summary: "Deep Q-learning; double, dueling, n-step and prioritized by switches",
-                paper: "Mnih et al. 2015",
-                defaults: || defaults::<dqn::Config>(),
+                name: "apex-dqn",
+                summary: "Ape-X: many environments, a ladder of exploration, priorities from the actors",
+                paper: "Horgan et al. 2018",
+                defaults: || side_by_side(&apex::apex_dqn()),
                 build: |given, spaces| {
-                    Ok(Box::new(dqn::Dqn::new(
-                        parse_config("algo", given)?,
-                        spaces,
-                    )?))
+                    let (shared, config) = parse_parts("algo", given, &apex::apex_dqn())?;
+                    dqn::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "apex-rainbow",
+                summary: "Ape-X over Rainbow",
+                paper: "Horgan et al. 2018, Hessel et al. 2018",
+                defaults: || side_by_side(&apex::apex_rainbow()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &apex::apex_rainbow())?;
+                    c51::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "apex-rainbow-iqn",
+                summary: "Ape-X over Rainbow-IQN",
+                paper: "Toromanoff et al. 2019",
+                defaults: || side_by_side(&apex::apex_rainbow_iqn()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &apex::apex_rainbow_iqn())?;
+                    iqn::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "c51",
+                summary: "Categorical DQN: a distribution over fixed returns per action",
+                paper: "Bellemare et al. 2017",
+                defaults: || side_by_side(&c51::defaults()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &c51::defaults())?;
+                    c51::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "dqn",
+                summary: "Deep Q-learning; double, dueling, n-step, prioritized, noisy and Munchausen by switches",
+                paper: "Mnih et al. 2015",
+                defaults: || side_by_side(&dqn::defaults()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &dqn::defaults())?;
+                    dqn::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "epsilon-rainbow",
+                summary: "Rainbow with a chance of random actions in place of noise",
+                paper: "Stooke and Abbeel 2019",
+                defaults: || side_by_side(&rainbow::epsilon_rainbow()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &rainbow::epsilon_rainbow())?;
+                    c51::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "iqn",
+                summary: "Implicit quantile networks: any quantile of the return per action",
+                paper: "Dabney et al. 2018",
+                defaults: || side_by_side(&iqn::defaults()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &iqn::defaults())?;
+                    iqn::build(shared, config, spaces)
                 },
             },
             AlgoSpec {
@@ -63,6 +121,36 @@ pub fn all() -> &'static [AlgoSpec] {
                         parse_config("algo", given)?,
                         spaces,
                     )?))
+                },
+            },
+            AlgoSpec {
+                name: "qr-dqn",
+                summary: "Quantile regression DQN: fixed quantiles of the return per action",
+                paper: "Dabney et al. 2018",
+                defaults: || side_by_side(&qr_dqn::defaults()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &qr_dqn::defaults())?;
+                    qr_dqn::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "rainbow",
+                summary: "C51 with double, dueling, n-step, prioritized replay and noisy layers",
+                paper: "Hessel et al. 2018",
+                defaults: || side_by_side(&rainbow::rainbow()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &rainbow::rainbow())?;
+                    c51::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "rainbow-iqn",
+                summary: "IQN with double, dueling, n-step, prioritized replay and noisy layers",
+                paper: "Toromanoff et al. 2019",
+                defaults: || side_by_side(&rainbow::rainbow_iqn()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &rainbow::rainbow_iqn())?;
+                    iqn::build(shared, config, spaces)
                 },
             },
         ]

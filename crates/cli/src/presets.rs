@@ -29,14 +29,41 @@ macro_rules! presets {
 pub fn all() -> &'static [Preset] {
     presets![
         "atari/a2c",
+        "atari/apex-dqn",
+        "atari/apex-rainbow",
+        "atari/apex-rainbow-iqn",
+        "atari/c51",
         "atari/dqn",
+        "atari/epsilon-rainbow",
+        "atari/iqn",
         "atari/ppo",
+        "atari/qr-dqn",
+        "atari/rainbow",
+        "atari/rainbow-iqn",
         "classic/a2c",
+        "classic/apex-dqn",
+        "classic/apex-rainbow",
+        "classic/apex-rainbow-iqn",
+        "classic/c51",
         "classic/dqn",
+        "classic/epsilon-rainbow",
+        "classic/iqn",
         "classic/ppo",
+        "classic/qr-dqn",
+        "classic/rainbow",
+        "classic/rainbow-iqn",
         "minatar/a2c",
+        "minatar/apex-dqn",
+        "minatar/apex-rainbow",
+        "minatar/apex-rainbow-iqn",
+        "minatar/c51",
         "minatar/dqn",
+        "minatar/epsilon-rainbow",
+        "minatar/iqn",
         "minatar/ppo",
+        "minatar/qr-dqn",
+        "minatar/rainbow",
+        "minatar/rainbow-iqn",
     ]
 }
 
@@ -111,7 +138,8 @@ mod tests {
                 let mut request = Request::new(env.id);
                 request.algo = Some(algo.to_owned());
                 let continuous = env.id.contains("Continuous") || env.id.starts_with("Pendulum");
-                if algo == "dqn" && continuous {
+                let values = !["a2c", "ppo"].contains(&algo);
+                if values && continuous {
                     assert!(resolve(&request).is_err(), "{}", env.id);
                 } else {
                     resolve(&request).unwrap();

@@ -137,6 +137,7 @@ impl Actor {
             self.envs.step(t, &mut self.rollout)?;
             forget_ended(&mut self.state, &self.rollout, t);
         }
+        self.policy.finish(&mut self.rollout);
         Ok(())
     }
 

@@ -182,7 +182,9 @@ impl ReplayFeed {
     }
 
     fn insert(&mut self, rollout: &Rollout, first_env: usize) -> Result<(), EngineError> {
-        let steps = self.replay.insert(rollout, first_env, None)?;
+        let priorities = rollout.policy.get("priority").and_then(Tree::leaf);
+        let priorities = priorities.map(|column| column.as_slice::<f32>());
+        let steps = self.replay.insert(rollout, first_env, priorities)?;
         self.limiter.inserted(steps as u64);
         Ok(())
     }

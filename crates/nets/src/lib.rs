@@ -13,8 +13,10 @@ mod distribution;
 mod init;
 mod layers;
 mod model;
+mod noisy;
 mod optimizer;
 mod params;
+mod q_network;
 mod schedule;
 mod torso;
 
@@ -25,9 +27,11 @@ pub use device::{
 pub use distribution::{Distribution, PolicyHead, argmax, sample_categorical};
 pub use init::Init;
 pub use layers::{Activation, Conv2d, Linear, Lstm};
-pub use model::{ActorCritic, ActorCriticOutput, NetConfig, QNetwork};
+pub use model::{ActorCritic, ActorCriticOutput, NetConfig};
+pub use noisy::{NoisyLinear, draw_noise};
 pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind, clip_global_norm};
 pub use params::{Layout, ParamId, Params, ShapeMismatch};
+pub use q_network::{QHead, QNetConfig, QNetwork, QuantileEmbedding, number_of_actions};
 pub use schedule::Schedule;
 pub use tch::{Device, Kind, Tensor, no_grad};
 pub use torso::{Torso, TorsoKind};

@@ -1,9 +1,9 @@
-//! The two families of networks: a policy with a value, and action values.
+//! Networks with a policy and a value.
 
 use serde::{Deserialize, Serialize};
 use starling_envs::Space;
 use starling_tree::{DType, Spec, Tree};
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use crate::torso::layer_init;
 use crate::{
@@ -25,10 +25,8 @@ pub struct NetConfig {
     pub lstm: usize,
     /// Orthogonal first weights; false takes PyTorch's default.
     pub orthogonal: bool,
-    /// A torso of its own for the value (policy networks without an LSTM only).
+    /// A torso of its own for the value (networks without an LSTM only).
     pub separate_critic: bool,
-    /// Separate streams for value and advantage (action-value networks only).
-    pub dueling: bool,
 }
 
 impl Default for NetConfig {
@@ -40,7 +38,6 @@ impl Default for NetConfig {
             lstm: 0,
             orthogonal: true,
             separate_critic: false,
-            dueling: false,
         }
     }
 }
@@ -180,63 +177,12 @@ impl ActorCritic {
     }
 }
 
-/// The value of every action.
-#[derive(Clone, Debug)]
-pub struct QNetwork {
-    torso: Torso,
-    advantage: Linear,
-    value: Option<Linear>,
-    /// Number of actions.
-    pub actions: usize,
-}
-
-impl QNetwork {
-    /// A network for the spaces of an environment with discrete actions.
-    pub fn new(
-        layout: &mut Layout,
-        config: &NetConfig,
-        observations: &Space,
-        actions: &Space,
-    ) -> Result<Self, ShapeMismatch> {
-        let &Space::Discrete { n } = actions else {
-            return Err(ShapeMismatch(format!(
-                "action values need discrete actions, not {actions:?}"
-            )));
-        };
-        let torso = config.torso(layout, "torso", observations)?;
-        let init = layer_init(config.orthogonal, torso.features, 1.0);
-        let advantage = Linear::new(layout, "advantage", torso.features, n, init);
-        let value = config
-            .dueling
-            .then(|| Linear::new(layout, "value", torso.features, 1, init));
-        Ok(Self {
-            torso,
-            advantage,
-            value,
-            actions: n,
-        })
-    }
-
-    /// Action values `[N, A]` of observations `[N, ..]`.
-    pub fn forward(&self, params: &Params, obs: &Tree<Tensor>) -> Tensor {
-        let features = self.torso.forward(params, obs);
-        let advantage = self.advantage.forward(params, &features);
-        match &self.value {
-            None => advantage,
-            Some(value) => {
-                let mean = advantage.mean_dim([-1].as_slice(), true, Kind::Float);
-                value.forward(params, &features) + advantage - mean
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use starling_envs::stream;
     use std::sync::Arc;
-    use tch::Device;
+    use tch::{Device, Kind};
 
     #[test]
     fn a_recurrent_network_gives_the_same_step_by_step_and_at_once() {
@@ -266,23 +212,5 @@ mod tests {
             assert!(same.abs().max().double_value(&[]) < 1e-6);
             state = step.states;
         }
-    }
-
-    #[test]
-    fn dueling_advantages_have_mean_zero() {
-        let config = NetConfig {
-            dueling: true,
-            hidden: Some(vec![]),
-            ..NetConfig::default()
-        };
-        let mut layout = Layout::default();
-        let actions = Space::Discrete { n: 3 };
-        let net = QNetwork::new(&mut layout, &config, &Space::unbounded(&[2]), &actions).unwrap();
-        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
-        let x = Tensor::from_slice(&[0.3f32, -0.2]).reshape([1, 2]);
-        let value = net.value.as_ref().unwrap().forward(&params, &x);
-        let q = net.forward(&params, &Tree::Leaf(x));
-        let difference = q.mean(Kind::Float).double_value(&[]) - value.double_value(&[0, 0]);
-        assert!(difference.abs() < 1e-6);
     }
 }

@@ -1,7 +1,17 @@
 //! Arithmetic that several algorithms share.
 
 mod advantage;
+mod categorical;
 mod epsilon;
+mod munchausen;
+mod n_step;
+mod quantile;
+mod rescale;
 
 pub use advantage::{Advantages, generalized_advantages};
+pub use categorical::{divergence, project, support};
 pub use epsilon::{apex_ladder, linear_decay, log_spaced};
+pub use munchausen::Munchausen;
+pub use n_step::{Ahead, Next, n_steps_ahead};
+pub use quantile::{huber, quantile_huber};
+pub use rescale::{RESCALE_EPSILON, rescale, unscale};
