@@ -184,6 +184,7 @@ impl Algorithm for Dqn {
                 n_steps: config.n_steps,
                 gamma: config.gamma,
                 priority: config.priority.clone(),
+                ..ReplayConfig::default()
             },
             rate: RateConfig {
                 min_size_steps: config.learning_starts_steps,

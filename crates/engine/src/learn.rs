@@ -6,7 +6,7 @@ use starling_algos::{
 };
 use starling_envs::{Rng, Rollout, stream};
 use starling_nets::Device;
-use starling_replay::{Layout, RateLimiter, TransitionBatch, TransitionReplay};
+use starling_replay::{Layout, RateLimiter, Replay, TransitionBatch};
 use starling_tree::Tree;
 
 use crate::EngineError;
@@ -33,7 +33,7 @@ pub(crate) enum Feed {
 
 pub(crate) struct ReplayFeed {
     pub(crate) needs: ReplayNeeds,
-    pub(crate) replay: TransitionReplay,
+    pub(crate) replay: Replay,
     pub(crate) limiter: RateLimiter,
     pub(crate) rng: Rng,
     batch: TransitionBatch,
@@ -50,10 +50,10 @@ impl Pupil {
         let feed = match algorithm.experience() {
             Experience::Rollouts { .. } => Feed::Rollouts,
             Experience::Transitions(needs) => {
-                let layout = replay_layout(spaces, envs);
+                let layout = replay_layout(algorithm, spaces, envs);
                 Feed::Replay(Box::new(ReplayFeed {
                     batch: TransitionBatch::new(&layout, needs.batch_size),
-                    replay: TransitionReplay::new(needs.replay.clone(), layout)?,
+                    replay: Replay::new(needs.replay.clone(), layout)?,
                     limiter: RateLimiter::new(needs.rate.clone())?,
                     needs: *needs,
                     rng: stream(seed, "replay", 0),
@@ -147,7 +147,7 @@ impl Pupil {
             if !feed.may_learn() {
                 break;
             }
-            let (replay, batch) = (&mut feed.replay, &mut feed.batch);
+            let (replay, batch) = (&feed.replay, &mut feed.batch);
             let beta = feed.needs.beta.at(progress.fraction());
             replay.sample_into(batch, beta, &mut feed.rng)?;
             feed.limiter.sampled(feed.needs.batch_size as u64);
@@ -193,12 +193,12 @@ impl ReplayFeed {
     }
 }
 
-/// The columns of a replay for an environment's spaces.
-fn replay_layout(spaces: &Spaces, envs: usize) -> Layout {
-    let nothing = Tree::empty();
+/// The columns of a replay for an environment's spaces and what the policy records.
+pub(crate) fn replay_layout(algorithm: &dyn Algorithm, spaces: &Spaces, envs: usize) -> Layout {
+    let (nothing, records) = (Tree::empty(), algorithm.policy(Device::Cpu).records());
     let (observation, action) = (&spaces.observation, &spaces.action);
     let legal = spaces.legal_actions;
-    let rollout = Rollout::new(1, 1, observation, action, legal, &nothing, &nothing);
+    let rollout = Rollout::new(1, 1, observation, action, legal, &records, &nothing);
     Layout::of_rollout(&rollout, envs)
 }
 
