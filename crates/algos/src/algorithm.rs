@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use starling_envs::{Rng, Rollout, Space};
 use starling_nets::{Device, Schedule, ShapeMismatch};
-use starling_replay::{RateConfig, ReplayConfig, ReplayError, TransitionBatch};
+use starling_replay::{RateConfig, ReplayConfig, ReplayError, SequenceBatch, TransitionBatch};
 use starling_tree::{Array, Spec, Tree};
 
 /// A learning algorithm with its settings, for the spaces of one environment.
@@ -44,7 +44,7 @@ pub enum Experience {
         /// Steps of each environment per rollout (T).
         steps: usize,
     },
-    /// Batches of transitions from a replay.
+    /// Batches of transitions from a replay, or of sequences if its settings say so.
     Transitions(Box<ReplayNeeds>),
 }
 
@@ -57,10 +57,19 @@ pub struct ReplayNeeds {
     pub replay: ReplayConfig,
     /// How many samples are drawn for each step that comes in.
     pub rate: RateConfig,
-    /// Transitions per update.
+    /// Transitions or sequences per update.
     pub batch_size: usize,
     /// Exponent of importance weights over the run; without effect on uniform draws.
     pub beta: Schedule,
+}
+
+impl ReplayNeeds {
+    /// Steps that one batch trains: of sequences, all steps of their trained parts.
+    pub fn batch_steps(&self) -> u64 {
+        let sequence = self.replay.sequence.as_ref();
+        let each = sequence.map_or(1, |sequence| sequence.length_steps);
+        (self.batch_size * each) as u64
+    }
 }
 
 /// One actor's side of an algorithm: chooses actions for a batch of environments.
@@ -78,8 +87,18 @@ pub trait Policy: Send {
     /// Chooses the actions of row `t` of a rollout, and writes them and its records there.
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>);
 
-    /// Completes the records of a full rollout by those that look ahead, such as priorities.
-    fn finish(&mut self, _rollout: &mut Rollout) {}
+    /// The rollouts of a group are full and go to the learner: the chance to complete their
+    /// records by those that look ahead, such as priorities.
+    fn finish(&mut self, _group: usize, _parts: &mut [Part<'_>]) {}
+}
+
+/// One of several rollouts whose actions are chosen together.
+#[derive(Debug)]
+pub struct Part<'a> {
+    /// Where observations are read and actions are written.
+    pub rollout: &'a mut Rollout,
+    /// The circumstances of its environments.
+    pub acting: Acting<'a>,
 }
 
 /// The circumstances of a choice.
@@ -124,6 +143,8 @@ pub enum Batch<'a> {
     Rollout(&'a Rollout),
     /// Transitions drawn from a replay.
     Transitions(&'a TransitionBatch),
+    /// Sequences drawn from a replay.
+    Sequences(&'a SequenceBatch),
 }
 
 /// How far a run has come.

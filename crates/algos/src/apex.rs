@@ -70,7 +70,7 @@ fn distributed(shared: ValueConfig) -> ValueConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Acting, Policy, Spaces};
+    use crate::{Acting, Part, Policy, Spaces};
     use starling_envs::{Rollout, Space, stream};
     use starling_nets::Device;
     use starling_tree::{Array, Tree};
@@ -126,7 +126,15 @@ mod tests {
                 };
                 policy.act(t, rollout, acting);
             }
-            policy.finish(rollout);
+            let acting = Acting {
+                explore: true,
+                env_steps: 0,
+                first_env: 0,
+                total_envs: 1,
+                rngs: &mut [stream(1, "policy", 0)],
+                state: &mut Tree::empty(),
+            };
+            policy.finish(0, &mut [Part { rollout, acting }]);
             let Some(Tree::Leaf(column)) = rollout.policy.get("priority") else {
                 panic!("there is a column of priorities");
             };

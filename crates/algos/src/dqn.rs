@@ -152,6 +152,8 @@ mod tests {
             observation: spaces().observation.spec(),
             action: Spec::scalar(DType::I64),
             legal_actions: Some(2),
+            records: Tree::empty(),
+            state: Tree::empty(),
             streams: 1,
         };
         let mut batch = TransitionBatch::new(&rows, 1);

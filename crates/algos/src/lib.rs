@@ -15,6 +15,7 @@ pub mod iqn;
 pub mod ops;
 pub mod ppo;
 pub mod qr_dqn;
+pub mod r2d2;
 pub mod rainbow;
 pub mod registry;
 
@@ -24,7 +25,7 @@ mod config;
 mod value_based;
 
 pub use algorithm::{
-    Acting, Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, ReplayNeeds,
+    Acting, Algorithm, Batch, Experience, LearnError, Learner, Part, Policy, Progress, ReplayNeeds,
     Report, Saved, Spaces,
 };
 pub use config::{ConfigError, parse_config, require};

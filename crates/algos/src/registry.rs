@@ -6,7 +6,9 @@ use starling_nets::{Optimizer, Params};
 use starling_tree::{Array, DType};
 
 use crate::config::{ConfigError, parse_config, parse_parts, side_by_side};
-use crate::{Algorithm, LearnError, Saved, Spaces, a2c, apex, c51, dqn, iqn, ppo, qr_dqn, rainbow};
+use crate::{
+    Algorithm, LearnError, Saved, Spaces, a2c, apex, c51, dqn, iqn, ppo, qr_dqn, r2d2, rainbow,
+};
 
 /// One line of the table.
 pub struct AlgoSpec {
@@ -131,6 +133,16 @@ pub fn all() -> &'static [AlgoSpec] {
                 build: |given, spaces| {
                     let (shared, config) = parse_parts("algo", given, &qr_dqn::defaults())?;
                     qr_dqn::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "r2d2",
+                summary: "Q-learning with an LSTM over replayed sequences with stored states",
+                paper: "Kapturowski et al. 2019",
+                defaults: || side_by_side(&r2d2::defaults()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &r2d2::defaults())?;
+                    r2d2::build(shared, config, spaces)
                 },
             },
             AlgoSpec {

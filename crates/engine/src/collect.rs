@@ -1,7 +1,7 @@
 //! An actor: one batch of environments and a policy, filling rollouts.
 
 use serde::{Deserialize, Serialize};
-use starling_algos::{Acting, Algorithm, Experience, Policy};
+use starling_algos::{Acting, Algorithm, Experience, Part, Policy};
 use starling_envs::{
     EnvError, EnvOptions, EnvSpec, Episode, Rng, Rollout, VecEnv, VecSnapshot, stream,
 };
@@ -137,7 +137,16 @@ impl Actor {
             self.envs.step(t, &mut self.rollout)?;
             forget_ended(&mut self.state, &self.rollout, t);
         }
-        self.policy.finish(&mut self.rollout);
+        let acting = Acting {
+            explore: true,
+            env_steps,
+            first_env: self.place.first_env,
+            total_envs: self.place.total_envs,
+            rngs: &mut self.rngs,
+            state: &mut self.state,
+        };
+        let rollout = &mut self.rollout;
+        self.policy.finish(0, &mut [Part { rollout, acting }]);
         Ok(())
     }
 

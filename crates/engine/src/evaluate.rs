@@ -1,6 +1,6 @@
 //! How good a policy is: whole episodes on environments of their own, without exploration.
 
-use starling_algos::{Acting, Algorithm};
+use starling_algos::{Acting, Algorithm, Part};
 use starling_envs::{Rng, Rollout, VecEnv, stream};
 use starling_nets::Device;
 use starling_record::{Row, Summary};
@@ -87,6 +87,22 @@ pub fn evaluate(
         policy.act(0, &mut rollout, acting);
         envs.step(0, &mut rollout)?;
         forget_ended(&mut state, &rollout, 0);
+        let acting = Acting {
+            explore: false,
+            env_steps: 0,
+            first_env: 0,
+            total_envs: count,
+            rngs: &mut rngs,
+            state: &mut state,
+        };
+        let rollout_part = &mut rollout;
+        policy.finish(
+            0,
+            &mut [Part {
+                rollout: rollout_part,
+                acting,
+            }],
+        );
         rollout.carry_over();
         for episode in envs.finished() {
             if played[episode.env].len() < quota(episode.env) {

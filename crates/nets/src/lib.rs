@@ -17,6 +17,7 @@ mod noisy;
 mod optimizer;
 mod params;
 mod q_network;
+mod recurrent_q;
 mod schedule;
 mod torso;
 
@@ -32,6 +33,7 @@ pub use noisy::{NoisyLinear, draw_noise};
 pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind, clip_global_norm};
 pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use q_network::{QHead, QNetConfig, QNetwork, QuantileEmbedding, number_of_actions};
+pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;
 pub use tch::{Device, Kind, Tensor, no_grad};
 pub use torso::{Torso, TorsoKind};

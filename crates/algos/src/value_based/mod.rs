@@ -10,7 +10,7 @@ mod policy;
 
 #[cfg(test)]
 pub(crate) use learner::ValueLearner;
-pub(crate) use policy::middles;
+pub(crate) use policy::{ahead, greedy_action, middles, random_action};
 
 use std::sync::Arc;
 
@@ -185,12 +185,14 @@ impl ValueConfig {
         }
     }
 
-    fn decayed_epsilon(&self, env_steps: u64) -> f64 {
+    /// Chance of a random action without a ladder.
+    pub(crate) fn decayed_epsilon(&self, env_steps: u64) -> f64 {
         let (start, end) = (self.epsilon_start, self.epsilon_end);
         linear_decay(start, end, self.epsilon_decay_steps, env_steps)
     }
 
-    fn needs(&self) -> ReplayNeeds {
+    /// The replay of transitions and how it is used.
+    pub(crate) fn needs(&self) -> ReplayNeeds {
         ReplayNeeds {
             steps: self.rollout_steps,
             replay: ReplayConfig {
@@ -198,6 +200,7 @@ impl ValueConfig {
                 n_steps: self.n_steps,
                 gamma: self.gamma,
                 priority: self.priority.clone(),
+                ..ReplayConfig::default()
             },
             rate: RateConfig {
                 min_size_steps: self.learning_starts_steps,

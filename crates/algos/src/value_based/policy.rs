@@ -1,5 +1,6 @@
 //! Acting by action values: greedily, with chance and noise.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rand::RngExt as _;
@@ -12,7 +13,7 @@ use starling_tree::{Array, DType, Spec, Tree};
 
 use super::{Method, ValueConfig, mask, pick};
 use crate::ops::{Ahead, Next, n_steps_ahead};
-use crate::{Acting, Policy};
+use crate::{Acting, Part, Policy};
 
 /// Takes the action of the highest value, or by chance a random one.
 pub(crate) struct Greedy<M> {
@@ -20,8 +21,9 @@ pub(crate) struct Greedy<M> {
     method: Arc<M>,
     params: Params,
     device: Device,
-    /// What was predicted at each row of the rollout; only if the actor gives priorities.
-    trace: Vec<Traced>,
+    /// What was predicted, row by row, for the rollout whose first environment has the number;
+    /// only if the actor gives priorities.
+    trace: BTreeMap<usize, Vec<Traced>>,
 }
 
 /// What was predicted at one row.
@@ -42,7 +44,7 @@ impl<M: Method> Greedy<M> {
             method,
             params,
             device,
-            trace: Vec::new(),
+            trace: BTreeMap::new(),
         }
     }
 
@@ -60,12 +62,12 @@ impl<M: Method> Greedy<M> {
     /// The error of every step of the rollout as the learner would see it, `[T, B]`, with the
     /// actor's network in place of the target network. Near the end of the rollout, steps look
     /// less than n steps ahead.
-    fn errors(&self, rollout: &Rollout) -> Tensor {
+    fn errors(&self, rollout: &Rollout, trace: &[Traced]) -> Tensor {
         let (steps, envs) = (rollout.steps(), rollout.envs());
         let legal = rollout.legal.as_ref();
         let legal = legal.map(|legal| tensor_of_view(legal.at(&[steps]), self.device));
         let after = tree_of(&rollout.obs, &[steps], self.device);
-        let mut following: Vec<Tensor> = self.trace.iter().map(|row| row.best.copy()).collect();
+        let mut following: Vec<Tensor> = trace.iter().map(|row| row.best.copy()).collect();
         following.push(self.best_of(&after, legal.as_ref()));
         let finals = rollout.final_at.len() as i64;
         if finals > 0 {
@@ -100,12 +102,9 @@ impl<M: Method> Greedy<M> {
         }
         let vector = |values: &[f32]| Tensor::from_slice(values).to_device(self.device);
         let index = Tensor::from_slice(&index).to_device(self.device);
-        let taken: Vec<&Tensor> = self.trace.iter().map(|row| &row.taken).collect();
-        let fractions: Option<Vec<&Tensor>> = self
-            .trace
-            .iter()
-            .map(|row| row.fractions.as_ref())
-            .collect();
+        let taken: Vec<&Tensor> = trace.iter().map(|row| &row.taken).collect();
+        let fractions = trace.iter().map(|row| row.fractions.as_ref());
+        let fractions: Option<Vec<&Tensor>> = fractions.collect();
         let fractions = fractions.map(|parts| Tensor::cat(&parts, 0));
         let errors = self.method.errors(
             &Tensor::cat(&taken, 0),
@@ -174,8 +173,9 @@ impl<M: Method> Policy for Greedy<M> {
                 let actions = Tensor::from_slice(actions).to_device(device);
                 pick(&outputs, &actions.unsqueeze(-1))
             };
-            self.trace.truncate(t);
-            self.trace.push(Traced {
+            let trace = self.trace.entry(first_env).or_default();
+            trace.truncate(t);
+            trace.push(Traced {
                 taken: pick(&taken),
                 best: pick(&best),
                 fractions,
@@ -183,21 +183,23 @@ impl<M: Method> Policy for Greedy<M> {
         }
     }
 
-    fn finish(&mut self, rollout: &mut Rollout) {
-        if self.trace.len() != rollout.steps() {
-            return;
-        }
-        let priorities = array_of(&no_grad(|| self.errors(rollout)));
-        self.trace.clear();
-        if let Some(Tree::Leaf(column)) = rollout.policy.get_mut("priority") {
-            let priorities = priorities.as_slice::<f32>();
-            column.as_mut_slice::<f32>().copy_from_slice(priorities);
+    fn finish(&mut self, _group: usize, parts: &mut [Part<'_>]) {
+        for Part { rollout, acting } in parts {
+            let trace = self.trace.remove(&acting.first_env).unwrap_or_default();
+            if trace.len() != rollout.steps() {
+                continue;
+            }
+            let priorities = array_of(&no_grad(|| self.errors(rollout, &trace)));
+            if let Some(Tree::Leaf(column)) = rollout.policy.get_mut("priority") {
+                let priorities = priorities.as_slice::<f32>();
+                column.as_mut_slice::<f32>().copy_from_slice(priorities);
+            }
         }
     }
 }
 
 /// The n steps that follow each step of one environment.
-fn ahead(rollout: &Rollout, b: usize, config: &ValueConfig) -> Vec<Ahead> {
+pub(crate) fn ahead(rollout: &Rollout, b: usize, config: &ValueConfig) -> Vec<Ahead> {
     let envs = rollout.envs();
     let column = |array: &Array| {
         let flags = array.as_slice::<u8>().iter().skip(b).step_by(envs);
