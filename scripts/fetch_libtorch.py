@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the folder `.libtorch` that the build links against: `include/` and `lib/`.
+"""Makes the folder `.libtorch` that the build links against: `include/`, `include-cuda/`, `lib/`.
 
 Without an argument the pinned wheels are downloaded with pip (about 0.55 GB) and the parts that
 a CPU build needs are taken out of them. With an argument, an existing torch folder (a libtorch,
@@ -17,8 +17,14 @@ import tempfile
 import zipfile
 
 TORCH = "2.11.0"
-# libtorch_cpu.so of the PyPI wheel needs the last two even where no GPU is used.
-WHEELS = (f"torch=={TORCH}", "nvidia-cuda-runtime==13.0.96", "nvidia-cuda-cupti==13.0.85")
+# libtorch_cpu.so of the PyPI wheel needs the CUDA runtime and CUPTI even where no GPU is used.
+WHEELS = (
+    f"torch=={TORCH}",
+    "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cuda-cupti==13.0.85",
+    # Headers only: with them CUDA graphs are built in.
+    "nvidia-cuda-crt==13.0.88",
+)
 WANTED = ("libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13")
 
 
@@ -54,6 +60,11 @@ def link_existing(torch: pathlib.Path, aside: pathlib.Path) -> None:
         if ".so" in library.name and library.name != "libtorch.so" and not link.is_symlink():
             link.symlink_to(library)
     (aside / "include").symlink_to(torch / "include")
+    # Without CUDA's headers everything works but CUDA graphs.
+    for headers in sorted(torch.parent.glob("nvidia/*/include")):
+        if (headers / "cuda_runtime_api.h").exists() and (headers / "crt").is_dir():
+            (aside / "include-cuda").symlink_to(headers)
+            break
     (aside / "source").write_text(f"{torch}\n")
 
 
@@ -89,6 +100,8 @@ def unpack(wheel: pathlib.Path, aside: pathlib.Path) -> None:
                 goal = aside / "lib" / path.name
             elif path.parts[:2] == ("torch", "include") and not entry.is_dir():
                 goal = aside.joinpath("include", *path.parts[2:])
+            elif path.parts[:3] == ("nvidia", "cu13", "include") and not entry.is_dir():
+                goal = aside.joinpath("include-cuda", *path.parts[3:])
             else:
                 continue
             goal.parent.mkdir(parents=True, exist_ok=True)

@@ -38,6 +38,20 @@ fn lockstep_gives_the_same_weights_every_time() {
     }
 }
 
+/// With a fixed lag, what is learned depends neither on timing nor on the number of threads.
+#[test]
+fn a_fixed_lag_gives_the_same_weights_on_any_number_of_threads() {
+    let on = |threads: &str| {
+        let central = ["mode=central", "asynchronous=true", "fixed_lag=1"];
+        train("ppo", &[&central[..], &[threads]].concat()).0
+    };
+    let one = on("threads=1");
+    assert!(one == on("threads=2"));
+    assert!(one == on("threads=3"));
+    let in_turns = train("ppo", &["mode=central", "threads=2"]).0;
+    assert!(one != in_turns, "the lag changes what is learned");
+}
+
 /// Actors with different numbers of environments do not get each other's buffers.
 #[test]
 fn environments_need_not_divide_evenly() {

@@ -1,12 +1,24 @@
-//! Reads the version of the libtorch that is built against from its headers, so that the program
-//! can say which one it has.
+//! Compiles the two small C++ files beside the Rust ones against libtorch's headers, and reads
+//! libtorch's version from them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
-    let folder = std::env::var("LIBTORCH").unwrap_or_default();
-    let header = Path::new(&folder).join("include/torch/headeronly/version.h");
+    println!("cargo:rerun-if-changed=src/native");
+    let folder = PathBuf::from(std::env::var("LIBTORCH").unwrap_or_default());
+    read_version(&folder.join("include/torch/headeronly/version.h"));
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .include(folder.join("include"))
+        .flag_if_supported("-Wno-unused-parameter")
+        .file("src/native/host.cpp")
+        .compile("starling_host");
+    build_cuda(&folder);
+}
+
+fn read_version(header: &Path) {
     println!("cargo:rerun-if-changed={}", header.display());
     let text = std::fs::read_to_string(header).unwrap_or_default();
     let part = |name: &str| {
@@ -25,4 +37,35 @@ fn main() {
         "cargo:rustc-env=STARLING_TORCH_VERSION={}",
         version.join(".")
     );
+}
+
+/// The library for CUDA graphs, which the program carries in itself. Without CUDA's headers it
+/// stays empty, and computations run without graphs.
+fn build_cuda(folder: &Path) {
+    let headers = folder.join("include-cuda");
+    println!("cargo:rerun-if-changed={}", headers.display());
+    let library = PathBuf::from(std::env::var("OUT_DIR").unwrap_or_default()).join("cuda.so");
+    println!(
+        "cargo:rustc-env=STARLING_CUDA_LIBRARY={}",
+        library.display()
+    );
+    let there = headers.join("cuda_runtime_api.h").exists();
+    let compiler = cc::Build::new().cpp(true).std("c++17").get_compiler();
+    let built = there
+        && compiler
+            .to_command()
+            .args(["-shared", "-fPIC", "-O2", "-Wno-unused-parameter", "-o"])
+            .arg(&library)
+            .arg("-I")
+            .arg(folder.join("include"))
+            .arg("-I")
+            .arg(&headers)
+            .arg("src/native/cuda.cpp")
+            .status()
+            .is_ok_and(|status| status.success());
+    if !built {
+        println!("cargo:warning=built without CUDA graphs: CUDA's headers were not usable");
+        let written = std::fs::write(&library, []);
+        assert!(written.is_ok(), "{} cannot be written", library.display());
+    }
 }

@@ -7,7 +7,8 @@
 use serde::{Deserialize, Serialize};
 use starling_envs::{Rng, stream};
 use starling_nets::{
-    Device, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor, clip_global_norm,
+    Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor,
+    clip_global_norm,
 };
 
 use crate::actor_critic::{Model, Prepared, normalized};
@@ -37,6 +38,9 @@ pub struct Config {
     pub clip_norm: f64,
     /// Scale the advantages of each rollout to mean 0 and deviation 1.
     pub normalize_advantage: bool,
+    /// Divide rewards by the running deviation of discounted returns, which is kept with the
+    /// weights.
+    pub normalize_returns: bool,
     /// How gradients become steps.
     pub optimizer: OptimizerConfig,
     /// The network.
@@ -54,6 +58,7 @@ impl Default for Config {
             entropy_coef: 0.01,
             clip_norm: 1.0,
             normalize_advantage: false,
+            normalize_returns: false,
             optimizer: OptimizerConfig::default(),
             net: NetConfig::default(),
         }
@@ -95,7 +100,8 @@ impl A2c {
     /// Checks the settings against each other and the spaces.
     pub fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         config.check()?;
-        let model = Model::new(&config.net, spaces).map_err(|error| {
+        let returns = config.normalize_returns.then_some(config.gamma);
+        let model = Model::new(&config.net, spaces, returns).map_err(|error| {
             ConfigError::Misfit(format!("a2c cannot be used here: {}", error.0))
         })?;
         Ok(Self { config, model })
@@ -126,7 +132,8 @@ impl Algorithm for A2c {
             model: self.model.clone(),
             params,
             rng,
-            device,
+            prepared: None,
+            graph: Graph::new(device, true),
         })
     }
 }
@@ -164,57 +171,48 @@ pub fn loss(
     }
 }
 
+/// What an update reports, in order.
+const REPORTED: [&str; 5] = ["loss", "policy_loss", "value_loss", "entropy", "grad_norm"];
+
 struct A2cLearner {
     config: Config,
     model: Model,
     params: Params,
     optimizer: Optimizer,
     rng: Rng,
-    device: Device,
+    prepared: Option<Prepared>,
+    graph: Graph<Tensor>,
 }
 
 impl Learner for A2cLearner {
     fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError> {
-        let Batch::Rollout(rollout) = batch else {
+        let Batch::Rollouts(rollouts) = batch else {
             return Err(LearnError::WrongBatch { wanted: "rollouts" });
         };
         let config = &self.config;
-        let learning_rate = config.learning_rate.at(progress.fraction());
         let (gamma, lambda) = (config.gamma, config.gae_lambda);
-        let whole = Prepared::new(
-            &self.model,
-            &self.params,
-            rollout,
-            gamma,
-            lambda,
-            self.device,
-        );
-        let output = whole.forward(&self.model, &self.params);
-        let advantages = match config.normalize_advantage {
-            true => normalized(&whole.advantages),
-            false => whole.advantages.shallow_clone(),
+        let (model, params) = (&self.model, &self.params);
+        let loaded = Prepared::load(&mut self.prepared, model, params, rollouts, gamma, lambda)?;
+        let Some(whole) = &self.prepared else {
+            return Err(LearnError::Mismatch);
         };
-        let terms = loss(
-            &output.policy.log_prob(&whole.actions),
-            &advantages,
-            &output.value,
-            &whole.returns,
-            &output.policy.entropy(),
-            config,
-        );
-        let gradient = self.params.gradient(&terms.loss);
-        let (gradient, norm) = clip_global_norm(gradient, config.clip_norm);
-        self.optimizer
-            .step(self.params.flat(), &gradient, learning_rate);
-        let metrics = vec![
-            ("loss", terms.loss.double_value(&[])),
-            ("policy_loss", terms.policy_loss.double_value(&[])),
-            ("value_loss", terms.value_loss.double_value(&[])),
-            ("entropy", terms.entropy.double_value(&[])),
-            ("grad_norm", norm.double_value(&[])),
-            ("learning_rate", learning_rate),
-        ];
-        Report::checked(metrics, None)
+        if loaded.moved {
+            self.graph.reset();
+        }
+        let learning_rate = config.learning_rate.at(progress.fraction());
+        self.optimizer.set_learning_rate(learning_rate);
+        let optimizer = &mut self.optimizer;
+        let reported = self
+            .graph
+            .run(|| descend(whole, model, params, optimizer, config));
+        whole.observe(model, params);
+        let reported = starling_nets::array_of(reported);
+        let reported = reported.as_slice::<f32>().iter().map(|&x| f64::from(x));
+        let mut metrics: Vec<_> = REPORTED.into_iter().zip(reported).collect();
+        metrics.push(("learning_rate", learning_rate));
+        let mut report = Report::checked(metrics, None)?;
+        report.assemble_s = loaded.seconds;
+        Ok(report)
     }
 
     fn weights(&self) -> Vec<f32> {
@@ -229,6 +227,40 @@ impl Learner for A2cLearner {
         let params = [("params", &mut self.params)];
         load_learner(saved, params, &mut self.optimizer, &mut self.rng)
     }
+}
+
+/// One gradient step; returns what is [`REPORTED`] of it.
+fn descend(
+    whole: &Prepared,
+    model: &Model,
+    params: &Params,
+    optimizer: &mut Optimizer,
+    config: &Config,
+) -> Tensor {
+    let output = whole.forward(model, params);
+    let advantages = match config.normalize_advantage {
+        true => normalized(&whole.advantages),
+        false => whole.advantages.shallow_clone(),
+    };
+    let terms = loss(
+        &output.policy.log_prob(&whole.actions),
+        &advantages,
+        &output.value,
+        &whole.returns,
+        &output.policy.entropy(),
+        config,
+    );
+    let gradient = params.gradient(&terms.loss);
+    let (gradient, norm) = clip_global_norm(gradient, config.clip_norm);
+    optimizer.apply(params.flat(), &gradient);
+    let reported = [
+        terms.loss,
+        terms.policy_loss,
+        terms.value_loss,
+        terms.entropy,
+        norm,
+    ];
+    Tensor::stack(&reported, 0).detach()
 }
 
 #[cfg(test)]

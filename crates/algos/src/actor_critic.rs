@@ -1,39 +1,53 @@
-//! What policy-gradient algorithms share: acting with a policy and a value, and turning a
-//! rollout into tensors with advantages.
+//! What policy-gradient algorithms share: the model, and rollouts as tensors with advantages.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use starling_envs::Rollout;
 use starling_nets::{
-    ActorCritic, ActorCriticOutput, Device, Kind, Layout, NetConfig, Params, ShapeMismatch, Tensor,
-    no_grad, tensor_of, tensor_of_view, tree_of,
+    ActorCritic, ActorCriticOutput, Device, Kind, Layout, NetConfig, Params, RunningNorm,
+    ShapeMismatch, Tensor, no_grad, own_stream, synchronize, tensor_of, tensor_of_view, tree_of,
 };
-use starling_tree::{Array, DType, Spec, Tree};
+use starling_tree::{Array, Tree};
 
+use crate::acting::{ActorCriticPolicy, DeviceColumns};
+use crate::memory::{LAST, ReturnScale, last_rows};
 use crate::ops::generalized_advantages;
-use crate::{Acting, Policy, Spaces};
+use crate::{LearnError, Spaces};
 
 /// A network with the layout of its weights.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) net: ActorCritic,
     pub(crate) layout: Arc<Layout>,
+    pub(crate) frame_stack: Option<usize>,
+    /// How rewards are scaled, if they are.
+    pub(crate) returns: Option<ReturnScale>,
 }
 
 impl Model {
-    pub(crate) fn new(config: &NetConfig, spaces: &Spaces) -> Result<Self, ShapeMismatch> {
+    /// With `returns`, rewards are scaled by the deviation of returns with this discount.
+    pub(crate) fn new(
+        config: &NetConfig,
+        spaces: &Spaces,
+        returns: Option<f64>,
+    ) -> Result<Self, ShapeMismatch> {
         let mut layout = Layout::default();
         let net = ActorCritic::new(&mut layout, config, &spaces.observation, &spaces.action)?;
-        let layout = Arc::new(layout);
-        Ok(Self { net, layout })
+        let returns = returns.map(|gamma| ReturnScale {
+            norm: RunningNorm::new(&mut layout, "returns", &[1]),
+            gamma: gamma as f32,
+        });
+        Ok(Self {
+            net,
+            returns,
+            layout: Arc::new(layout),
+            frame_stack: spaces.frame_stack,
+        })
     }
 
     pub(crate) fn policy(&self, device: Device) -> ActorCriticPolicy {
-        ActorCriticPolicy {
-            net: self.net.clone(),
-            params: Params::zeros(&self.layout, device),
-            device,
-        }
+        ActorCriticPolicy::new(self, device)
     }
 
     pub(crate) fn is_recurrent(&self) -> bool {
@@ -41,64 +55,10 @@ impl Model {
     }
 }
 
-/// Samples from the policy and records the log-probability and the value.
-#[derive(Debug)]
-pub(crate) struct ActorCriticPolicy {
-    net: ActorCritic,
-    params: Params,
-    device: Device,
-}
-
-impl Policy for ActorCriticPolicy {
-    fn records(&self) -> Tree<Spec> {
-        let scalar = || Tree::Leaf(Spec::scalar(DType::F32));
-        Tree::node([("log_prob", scalar()), ("value", scalar())])
-    }
-
-    fn state(&self) -> Tree<Spec> {
-        self.net.state_spec()
-    }
-
-    fn load(&mut self, weights: &[f32]) -> Result<(), ShapeMismatch> {
-        self.params.load_slice(weights)
-    }
-
-    fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>) {
-        let device = self.device;
-        let envs = acting.rngs.len();
-        let obs = tree_of(&rollout.obs, &[t], device);
-        let legal = rollout.legal.as_ref();
-        let legal = legal.map(|mask| tensor_of_view(mask.at(&[t]), device));
-        let state = tree_of(acting.state, &[], device);
-        // Where an episode begins the state is zero already.
-        let starts = Tensor::zeros([1, envs as i64], (Kind::Float, device));
-        let output = no_grad(|| {
-            self.net
-                .forward(&self.params, &obs, legal.as_ref(), 1, &starts, &state)
-        });
-
-        let mut log_probs = vec![0.0; envs];
-        let actions = &mut rollout.actions;
-        let chances = Some(log_probs.as_mut_slice());
-        output
-            .policy
-            .act(acting.rngs, acting.explore, t, actions, chances);
-        write_record(&mut rollout.policy, "log_prob", t, &log_probs);
-        let values = starling_nets::array_of(&output.value);
-        write_record(&mut rollout.policy, "value", t, values.as_slice());
-        if !output.states.is_empty() {
-            *acting.state = output.states.map(starling_nets::array_of);
-        }
-    }
-}
-
-fn write_record(records: &mut Tree<Array>, name: &str, t: usize, values: &[f32]) {
-    if let Some(Tree::Leaf(column)) = records.get_mut(name) {
-        column.at_mut(&[t]).write(values);
-    }
-}
-
-/// A rollout as tensors, `[T·B, ..]` in time-major order, with advantages.
+/// Rollouts as tensors, `[T·B, ..]` in time-major order, with advantages.
+///
+/// A learner keeps one and [`load`](Prepared::load)s one batch after the other into the same
+/// memory, so that what it computes from there can be recorded.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) steps: usize,
@@ -114,97 +74,242 @@ pub(crate) struct Prepared {
     pub(crate) starts: Tensor,
     /// Recurrent state before the first step, `[B, ..]`.
     pub(crate) state: Tree<Tensor>,
+    /// Observations with the row after the last step, `[T + 1, B, ..]`; `obs` is a view of it.
+    pub(crate) rows: Tree<Tensor>,
+    /// What V-trace needs beside all this.
+    pub(crate) trace: Trace,
+}
+
+/// Columns `[T, B]` for V-trace, and those of `T + 1` rows.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    pub(crate) rewards: Tensor,
+    /// γ, or 0 where the task ended.
+    pub(crate) discounts: Tensor,
+    /// 1 where the episode goes on with the next row.
+    pub(crate) continues: Tensor,
+    /// 1 where an episode was cut off, and the value of its final observation there.
+    pub(crate) cut: Tensor,
+    pub(crate) cut_values: Tensor,
+    /// 1 where a row is the first of an episode, `[T + 1, B]`; `starts` is a view of it.
+    pub(crate) starts: Tensor,
+    /// Legal actions of all rows, `[(T + 1)·B, A]`; `legal` is a view of it.
+    pub(crate) legal: Option<Tensor>,
+}
+
+/// What was loaded into a [`Prepared`].
+pub(crate) struct Loaded {
+    /// The memory is new: what was recorded with the old is void.
+    pub(crate) moved: bool,
+    /// Seconds it took to bring the batch to the device.
+    pub(crate) seconds: f64,
 }
 
 impl Prepared {
-    /// Computes advantages with the learner's present values of the states that follow.
-    pub(crate) fn new(
+    /// Puts a batch into `place`, with advantages from the learner's present values of the
+    /// states that follow.
+    pub(crate) fn load(
+        place: &mut Option<Prepared>,
         model: &Model,
         params: &Params,
-        rollout: &Rollout,
+        rollouts: &[&Rollout],
         gamma: f64,
         lambda: f64,
-        device: Device,
-    ) -> Self {
-        let (steps, envs) = (rollout.steps(), rollout.envs());
-        let rows = steps * envs;
-        let ends: Vec<bool> = flags(&rollout.terminated)
-            .zip(flags(&rollout.truncated))
-            .map(|(terminated, truncated)| terminated || truncated)
-            .collect();
-        let mut starts = vec![0f32; rows];
-        for i in envs..rows {
-            starts[i] = f32::from(u8::from(ends[i - envs]));
-        }
-        let starts = Tensor::from_slice(&starts)
-            .reshape([steps as i64, envs as i64])
-            .to_device(device);
-        let state = tree_of(&rollout.state, &[], device);
-
-        let obs = rollout.obs.map(|array| {
-            let all = tensor_of(array, device).narrow(0, 0, steps as i64);
-            all.flatten(0, 1)
-        });
-        let legal = rollout.legal.as_ref().map(|mask| {
-            let all = tensor_of(mask, device).narrow(0, 0, steps as i64);
-            all.flatten(0, 1)
-        });
-        let record = |name: &str| match rollout.policy.get(name) {
-            Some(Tree::Leaf(column)) => column.as_slice::<f32>(),
-            _ => panic!("the rollout has no record called '{name}'"),
-        };
-        let values = record("value");
-
-        let whole = model.is_recurrent().then(|| {
-            no_grad(|| {
-                model
-                    .net
-                    .forward(params, &obs, legal.as_ref(), steps, &starts, &state)
-            })
-        });
-        let next_values = next_values(model, params, rollout, values, whole.as_ref(), device);
+    ) -> Result<Loaded, LearnError> {
+        let (prepared, whole, loaded) = Self::place(place, model, params, rollouts)?;
+        let envs = prepared.envs;
+        let passed = model
+            .is_recurrent()
+            .then(|| no_grad(|| prepared.forward(model, params)));
+        let values = whole.values.as_slice();
+        let next = prepared.next_values(model, params, rollouts, &whole, passed.as_ref());
         let computed = generalized_advantages(
-            rollout.rewards.as_slice(),
+            whole.rewards.as_slice(),
             values,
-            &next_values,
-            &ends,
+            &next,
+            &whole.ends,
             envs,
             gamma as f32,
             lambda as f32,
         );
-        let vector = |values: &[f32]| Tensor::from_slice(values).to_device(device);
+        fill(&prepared.advantages, &computed.advantages);
+        fill(&prepared.returns, &computed.returns);
+        Ok(loaded)
+    }
+
+    /// Puts a batch into `place` for V-trace, with the learner's present values of the final
+    /// observations of episodes that were cut off.
+    pub(crate) fn load_trace(
+        place: &mut Option<Prepared>,
+        model: &Model,
+        params: &Params,
+        rollouts: &[&Rollout],
+        gamma: f64,
+    ) -> Result<Loaded, LearnError> {
+        let (prepared, whole, loaded) = Self::place(place, model, params, rollouts)?;
+        let trace = &prepared.trace;
+        let discount = |terminated| if terminated { 0.0 } else { gamma as f32 };
+        let discounts: Vec<f32> = flags(&whole.terminated).map(discount).collect();
+        let number = |flag: bool| f32::from(u8::from(flag));
+        let continues: Vec<f32> = whole.ends.iter().map(|&ended| number(!ended)).collect();
+        fill(&trace.rewards, whole.rewards.as_slice());
+        fill(&trace.discounts, &discounts);
+        fill(&trace.continues, &continues);
+        let cut = cut_off(rollouts);
+        let (mut mask, mut values) = (vec![0.0; discounts.len()], vec![0.0; discounts.len()]);
+        if !cut.is_empty() {
+            let passed = model
+                .is_recurrent()
+                .then(|| no_grad(|| prepared.forward(model, params)));
+            let next = prepared.next_values(model, params, rollouts, &whole, passed.as_ref());
+            for end in &cut {
+                let at = end.t * prepared.envs + end.b;
+                (mask[at], values[at]) = (1.0, next[at]);
+            }
+        }
+        fill(&trace.cut, &mask);
+        fill(&trace.cut_values, &values);
+        Ok(loaded)
+    }
+
+    /// Brings everything that does not depend on the weights to the device.
+    fn place<'a>(
+        place: &'a mut Option<Prepared>,
+        model: &Model,
+        params: &Params,
+        rollouts: &[&Rollout],
+    ) -> Result<(&'a mut Prepared, Whole, Loaded), LearnError> {
+        let began = Instant::now();
+        let device = params.flat().device();
+        own_stream(device);
+        let mut whole = Whole::of(rollouts)?;
+        if let Some(returns) = &model.returns {
+            returns.apply(params, &mut whole);
+        }
+        let (steps, envs) = (whole.steps, whole.envs);
+        let fits = |old: &Prepared| (old.steps, old.envs) == (steps, envs);
+        let moved = !place.as_ref().is_some_and(fits);
+        if moved {
+            *place = Some(Self::empty(model, rollouts[0], &whole, device));
+        }
+        let Some(prepared) = place else {
+            return Err(LearnError::Mismatch);
+        };
+        prepared.load_columns(model, rollouts, &whole)?;
+        synchronize(device);
+        let seconds = began.elapsed().as_secs_f64();
+        Ok((prepared, whole, Loaded { moved, seconds }))
+    }
+
+    fn empty(model: &Model, like: &Rollout, whole: &Whole, device: Device) -> Self {
+        let (steps, envs) = (whole.steps as i64, whole.envs as i64);
+        let column = |array: &Array, rows: i64, lead: &[i64]| {
+            let item = array.shape()[2..].iter().map(|&n| n as i64);
+            let shape: Vec<i64> = lead.iter().copied().chain(item).collect();
+            let one = tensor_of_view(array.at(&[0, 0]), device);
+            debug_assert!(rows >= 0);
+            Tensor::zeros(&shape, (one.kind(), device))
+        };
+        let mut rows = like
+            .obs
+            .map(|array| column(array, steps + 1, &[steps + 1, envs]));
+        let floats = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, device));
+        if let Some(last) = &model.net.last {
+            let last = floats(&[steps + 1, envs, last.size as i64]);
+            rows = ActorCritic::with_last(rows, last);
+        }
+        let vector = || floats(&[steps * envs]);
+        let trace = Trace {
+            rewards: floats(&[steps, envs]),
+            discounts: floats(&[steps, envs]),
+            continues: floats(&[steps, envs]),
+            cut: floats(&[steps, envs]),
+            cut_values: floats(&[steps, envs]),
+            starts: floats(&[steps + 1, envs]),
+            legal: like
+                .legal
+                .as_ref()
+                .map(|array| column(array, steps + 1, &[(steps + 1) * envs])),
+        };
+        let legal = trace.legal.as_ref();
         Self {
-            steps,
-            envs,
-            obs,
-            legal,
-            actions: tensor_of(&rollout.actions, device).flatten(0, 1),
-            log_probs: vector(record("log_prob")),
-            values: vector(values),
-            advantages: vector(&computed.advantages),
-            returns: vector(&computed.returns),
-            starts,
-            state,
+            steps: whole.steps,
+            envs: whole.envs,
+            obs: rows.map(|all| all.narrow(0, 0, steps).flatten(0, 1)),
+            rows,
+            legal: legal.map(|all| all.narrow(0, 0, steps * envs)),
+            actions: column(&like.actions, steps, &[steps * envs]),
+            log_probs: vector(),
+            values: vector(),
+            advantages: vector(),
+            returns: vector(),
+            starts: trace.starts.narrow(0, 0, steps),
+            trace,
+            state: like.state.map(|array| {
+                let item = array.shape()[1..].iter().map(|&n| n as i64);
+                let shape: Vec<i64> = std::iter::once(envs).chain(item).collect();
+                Tensor::zeros(&shape, (Kind::Float, device))
+            }),
         }
     }
 
-    /// The rows of some of the B environments (for recurrent networks, whose sequences stay
-    /// whole), or of some of the T·B steps.
-    pub(crate) fn select(&self, indices: &[i64], whole_sequences: bool) -> Prepared {
+    fn load_columns(
+        &mut self,
+        model: &Model,
+        rollouts: &[&Rollout],
+        whole: &Whole,
+    ) -> Result<(), LearnError> {
         let device = self.advantages.device();
-        let chosen = Tensor::from_slice(indices).to_device(device);
+        let mut first = 0;
+        for rollout in rollouts {
+            let envs = rollout.envs() as i64;
+            let resident = rollout.resident.get::<DeviceColumns>();
+            let resident =
+                resident.map(|columns| columns.lock().unwrap_or_else(PoisonError::into_inner));
+            let columns = match &resident {
+                Some(columns) => columns.map(Tensor::shallow_clone),
+                None => tree_of(&rollout.obs, &[], device),
+            };
+            for ((_, rows), (_, column)) in self.rows.leaves().into_iter().zip(columns.leaves()) {
+                no_grad(|| rows.narrow(1, first, envs).copy_(column));
+            }
+            first += envs;
+        }
+        if let (Some(last), Some(Tree::Leaf(rows))) = (&model.net.last, self.rows.get(LAST)) {
+            fill(rows, &last_rows(last, rollouts));
+        }
+        if let (Some(legal), Some(mask)) = (&self.trace.legal, &whole.legal) {
+            let mask = tensor_of(mask, device).flatten(0, 1);
+            legal.shallow_clone().copy_(&mask);
+        }
+        let actions = tensor_of(&whole.actions, device).flatten(0, 1);
+        self.actions.copy_(&actions);
+        fill(&self.log_probs, whole.log_probs.as_slice());
+        fill(&self.values, whole.values.as_slice());
+        fill(&self.trace.starts, &whole.starts);
+        for ((_, state), (_, whole)) in self.state.leaves().into_iter().zip(whole.state.leaves()) {
+            state.shallow_clone().copy_(&tensor_of(whole, device));
+        }
+        Ok(())
+    }
+
+    /// The rows with these numbers: of some of the B environments (for recurrent networks, whose
+    /// sequences stay whole), or of some of the T·B steps.
+    pub(crate) fn select(&self, chosen: &Tensor, whole_sequences: bool) -> Prepared {
         let (steps, envs) = (self.steps as i64, self.envs as i64);
         let rows = if whole_sequences {
-            let time = Tensor::arange(steps, (Kind::Int64, device)).reshape([-1, 1]);
-            (time * envs + &chosen).reshape([-1])
+            let time = Tensor::arange(steps, (Kind::Int64, chosen.device())).reshape([-1, 1]);
+            (time * envs + chosen).reshape([-1])
         } else {
             chosen.shallow_clone()
         };
         let pick = |tensor: &Tensor| tensor.index_select(0, &rows);
         Prepared {
             steps: if whole_sequences { self.steps } else { 1 },
-            envs: indices.len(),
+            envs: chosen.numel(),
             obs: self.obs.map(pick),
+            rows: Tree::empty(),
+            trace: Trace::none(chosen.device()),
             legal: self.legal.as_ref().map(pick),
             actions: pick(&self.actions),
             log_probs: pick(&self.log_probs),
@@ -212,11 +317,11 @@ impl Prepared {
             advantages: pick(&self.advantages),
             returns: pick(&self.returns),
             starts: match whole_sequences {
-                true => self.starts.index_select(1, &chosen),
+                true => self.starts.index_select(1, chosen),
                 false => self.starts.shallow_clone(),
             },
             state: match whole_sequences {
-                true => self.state.map(|tensor| tensor.index_select(0, &chosen)),
+                true => self.state.map(|tensor| tensor.index_select(0, chosen)),
                 false => Tree::empty(),
             },
         }
@@ -234,6 +339,188 @@ impl Prepared {
             &self.state,
         )
     }
+
+    /// Takes the observations into the running statistics of the network, if it keeps any. This
+    /// comes after learning, so that the statistics change together with the weights.
+    pub(crate) fn observe(&self, model: &Model, params: &Params) {
+        model.net.observe(params, &self.obs);
+    }
+
+    /// Values of the states after each step within the same episode, `[T, B]`.
+    fn next_values(
+        &self,
+        model: &Model,
+        params: &Params,
+        rollouts: &[&Rollout],
+        whole: &Whole,
+        passed: Option<&ActorCriticOutput>,
+    ) -> Vec<f32> {
+        let (steps, envs) = (self.steps, self.envs);
+        let device = self.advantages.device();
+        let mut next = vec![0.0; steps * envs];
+        next[..(steps - 1) * envs].copy_from_slice(&whole.values.as_slice()[envs..]);
+
+        // One forward pass for the row after the last step and the ends of cut-off episodes.
+        let cut = cut_off(rollouts);
+        let mut obs = self.rows.map(|rows| rows.select(0, steps as i64));
+        for end in &cut {
+            let mut last = tree_of(&end.rollout.final_obs, &[end.kept], device);
+            if let Some(input) = &model.net.last {
+                let rollout = end.rollout;
+                let at = [end.t, end.rollout_b];
+                let mut encoded = vec![0.0; input.size];
+                let reward = rollout.rewards.at(&at).as_slice::<f32>()[0];
+                input.encode(rollout.actions.at(&at), reward, &mut encoded);
+                let encoded = Tensor::from_slice(&encoded).to_device(device);
+                last = ActorCritic::with_last(last, encoded);
+            }
+            let joined = obs.zip_mut(&last, |all, last| {
+                *all = Tensor::cat(&[&*all, &last.unsqueeze(0)], 0);
+            });
+            debug_assert!(joined.is_ok(), "both are observations of one space");
+        }
+        let at: Vec<usize> = cut.iter().map(|end| end.t * envs + end.b).collect();
+        let state = match passed {
+            None => Tree::empty(),
+            Some(output) => {
+                // Rows of the state after each step, [T·B, ..]: the last B, then the cut ones.
+                let last = (steps - 1) * envs;
+                let rows = (last..last + envs).chain(at.iter().copied());
+                let rows: Vec<i64> = rows.map(|row| row as i64).collect();
+                let rows = Tensor::from_slice(&rows).to_device(device);
+                output.states.map(|tensor| tensor.index_select(0, &rows))
+            }
+        };
+        let total = (envs + cut.len()) as i64;
+        let starts = Tensor::zeros([1, total], (Kind::Float, device));
+        let output = no_grad(|| model.net.forward(params, &obs, None, 1, &starts, &state));
+        let bootstrap = starling_nets::array_of(&output.value);
+        let bootstrap = bootstrap.as_slice::<f32>();
+
+        next[(steps - 1) * envs..].copy_from_slice(&bootstrap[..envs]);
+        for (&at, &value) in at.iter().zip(&bootstrap[envs..]) {
+            next[at] = value;
+        }
+        for (next, terminated) in next.iter_mut().zip(flags(&whole.terminated)) {
+            if terminated {
+                *next = 0.0;
+            }
+        }
+        next
+    }
+}
+
+impl Trace {
+    fn none(device: Device) -> Self {
+        let nothing = || Tensor::zeros([0], (Kind::Float, device));
+        Self {
+            rewards: nothing(),
+            discounts: nothing(),
+            continues: nothing(),
+            cut: nothing(),
+            cut_values: nothing(),
+            starts: nothing(),
+            legal: None,
+        }
+    }
+}
+
+/// The small columns of a batch, side by side on the host.
+pub(crate) struct Whole {
+    pub(crate) steps: usize,
+    pub(crate) envs: usize,
+    legal: Option<Array>,
+    actions: Array,
+    pub(crate) rewards: Array,
+    terminated: Array,
+    log_probs: Array,
+    values: Array,
+    pub(crate) state: Tree<Array>,
+    /// Whether an episode ended with the step.
+    pub(crate) ends: Vec<bool>,
+    /// 1 where one of the T + 1 rows is the first of an episode that began within the rollout.
+    starts: Vec<f32>,
+}
+
+impl Whole {
+    fn of(rollouts: &[&Rollout]) -> Result<Self, LearnError> {
+        let first = rollouts.first().ok_or(LearnError::Mismatch)?;
+        let join = |pick: &dyn Fn(&Rollout) -> Option<Array>, dimension: usize| {
+            let arrays: Option<Vec<Array>> = rollouts.iter().map(|rollout| pick(rollout)).collect();
+            let arrays = arrays.ok_or(LearnError::Mismatch)?;
+            let arrays: Vec<&Array> = arrays.iter().collect();
+            Array::side_by_side(&arrays, dimension).ok_or(LearnError::Mismatch)
+        };
+        let record =
+            |name: &'static str| join(&move |rollout| rollout.policy.get(name)?.leaf().cloned(), 1);
+        let terminated = join(&|rollout| Some(rollout.terminated.clone()), 1)?;
+        let truncated = join(&|rollout| Some(rollout.truncated.clone()), 1)?;
+        let ends = flags(&terminated).zip(flags(&truncated));
+        let ends: Vec<bool> = ends.map(|(a, b)| a || b).collect();
+        let (steps, envs) = (terminated.shape()[0], terminated.shape()[1]);
+        let begun = ends.iter().map(|&ended| f32::from(u8::from(ended)));
+        let starts = std::iter::repeat_n(0.0, envs).chain(begun).collect();
+        let mut state = first.state.map(Array::clone);
+        for (path, array) in state.leaves_mut() {
+            *array = join(&|rollout| rollout.state.get(&path)?.leaf().cloned(), 0)?;
+        }
+        Ok(Self {
+            steps,
+            envs,
+            legal: match &first.legal {
+                Some(_) => Some(join(&|rollout| rollout.legal.clone(), 1)?),
+                None => None,
+            },
+            actions: join(&|rollout| Some(rollout.actions.clone()), 1)?,
+            rewards: join(&|rollout| Some(rollout.rewards.clone()), 1)?,
+            terminated,
+            log_probs: record("log_prob")?,
+            values: record("value")?,
+            state,
+            ends,
+            starts,
+        })
+    }
+}
+
+/// The end of an episode that was cut off, not terminated.
+struct CutOff<'a> {
+    rollout: &'a Rollout,
+    /// Row of its last observation among those that the rollout kept.
+    kept: usize,
+    t: usize,
+    /// Environment among those of the rollout.
+    rollout_b: usize,
+    /// Environment among all of the batch.
+    b: usize,
+}
+
+fn cut_off<'a>(rollouts: &[&'a Rollout]) -> Vec<CutOff<'a>> {
+    let (mut first, mut cut) = (0, Vec::new());
+    for rollout in rollouts {
+        for (kept, &(t, b)) in rollout.final_at.iter().enumerate() {
+            if rollout.terminated.at(&[t, b]).bytes[0] == 0 {
+                cut.push(CutOff {
+                    rollout,
+                    kept,
+                    t,
+                    rollout_b: b,
+                    b: first + b,
+                });
+            }
+        }
+        first += rollout.envs();
+    }
+    // The same order however the environments are spread over rollouts: the last bits of a
+    // network's output can depend on the row.
+    cut.sort_by_key(|end| (end.t, end.b));
+    cut
+}
+
+/// Overwrites a tensor with numbers from the host.
+fn fill(tensor: &Tensor, values: &[f32]) {
+    let values = Tensor::from_slice(values).reshape(tensor.size());
+    no_grad(|| tensor.shallow_clone().copy_(&values));
 }
 
 /// Advantages with mean 0 and standard deviation 1.
@@ -241,75 +528,6 @@ pub(crate) fn normalized(advantages: &Tensor) -> Tensor {
     let centred = advantages - advantages.mean(Kind::Float);
     let deviation = advantages.std(false).clamp_min(1e-6);
     centred / deviation
-}
-
-/// Values of the states after each step within the same episode, `[T, B]`.
-fn next_values(
-    model: &Model,
-    params: &Params,
-    rollout: &Rollout,
-    values: &[f32],
-    whole: Option<&ActorCriticOutput>,
-    device: Device,
-) -> Vec<f32> {
-    let (steps, envs) = (rollout.steps(), rollout.envs());
-    let terminated: Vec<bool> = flags(&rollout.terminated).collect();
-    let truncated: Vec<bool> = flags(&rollout.truncated).collect();
-    let mut next = vec![0.0; steps * envs];
-    next[..(steps - 1) * envs].copy_from_slice(&values[envs..]);
-
-    // One forward pass for the row after the last step and the ends of cut-off episodes.
-    let cut: Vec<usize> = (0..rollout.final_at.len())
-        .filter(|&k| {
-            let (t, b) = rollout.final_at[k];
-            truncated[t * envs + b] && !terminated[t * envs + b]
-        })
-        .collect();
-    let last = tree_of(&rollout.obs, &[steps], device);
-    let mut obs = last;
-    if !cut.is_empty() {
-        let rows: Vec<i64> = cut.iter().map(|&k| k as i64).collect();
-        let rows = Tensor::from_slice(&rows).to_device(device);
-        let finals = rollout
-            .final_obs
-            .map(|array| tensor_of(array, device).index_select(0, &rows));
-        let joined = obs.zip_mut(&finals, |all, finals| {
-            *all = Tensor::cat(&[&*all, finals], 0);
-        });
-        debug_assert!(joined.is_ok(), "both are observations of one space");
-    }
-    let state = match whole {
-        None => Tree::empty(),
-        Some(output) => {
-            // Rows of the state after each step, [T·B, ..]: the last B, then the cut episodes.
-            let last = (steps - 1) * envs;
-            let rows = (last..last + envs).map(|row| row as i64);
-            let ends = cut.iter().map(|&k| {
-                let (t, b) = rollout.final_at[k];
-                (t * envs + b) as i64
-            });
-            let rows: Vec<i64> = rows.chain(ends).collect();
-            let rows = Tensor::from_slice(&rows).to_device(device);
-            output.states.map(|tensor| tensor.index_select(0, &rows))
-        }
-    };
-    let total = envs + cut.len();
-    let starts = Tensor::zeros([1, total as i64], (Kind::Float, device));
-    let output = no_grad(|| model.net.forward(params, &obs, None, 1, &starts, &state));
-    let bootstrap = starling_nets::array_of(&output.value);
-    let bootstrap = bootstrap.as_slice::<f32>();
-
-    next[(steps - 1) * envs..].copy_from_slice(&bootstrap[..envs]);
-    for (i, &k) in cut.iter().enumerate() {
-        let (t, b) = rollout.final_at[k];
-        next[t * envs + b] = bootstrap[envs + i];
-    }
-    for (next, terminated) in next.iter_mut().zip(terminated) {
-        if terminated {
-            *next = 0.0;
-        }
-    }
-    next
 }
 
 fn flags(column: &Array) -> impl Iterator<Item = bool> + '_ {

@@ -34,6 +34,8 @@ pub struct Spaces {
     pub action: Space,
     /// Number of actions, if the environment says which ones are legal.
     pub legal_actions: Option<usize>,
+    /// Frames in an observation, if it is a stack of the last ones.
+    pub frame_stack: Option<usize>,
 }
 
 /// What an algorithm wants to be fed.
@@ -87,8 +89,17 @@ pub trait Policy: Send {
     /// Chooses the actions of row `t` of a rollout, and writes them and its records there.
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>);
 
+    /// The same for several rollouts at once, which are always the same `group`: in one batch,
+    /// if the policy can.
+    fn act_together(&mut self, t: usize, _group: usize, parts: &mut [Part<'_>]) {
+        for part in parts {
+            self.act(t, part.rollout, part.acting.reborrow());
+        }
+    }
+
     /// The rollouts of a group are full and go to the learner: the chance to complete their
-    /// records by those that look ahead, such as priorities.
+    /// records by those that look ahead, such as priorities, and to leave what it has on its
+    /// device with them ([`Rollout::resident`]).
     fn finish(&mut self, _group: usize, _parts: &mut [Part<'_>]) {}
 }
 
@@ -118,6 +129,17 @@ pub struct Acting<'a> {
     pub state: &'a mut Tree<Array>,
 }
 
+impl Acting<'_> {
+    /// The same for a shorter time.
+    pub fn reborrow(&mut self) -> Acting<'_> {
+        Acting {
+            rngs: self.rngs,
+            state: self.state,
+            ..*self
+        }
+    }
+}
+
 /// The learner's side of an algorithm.
 pub trait Learner: Send {
     /// Learns from one batch, of the kind that [`Algorithm::experience`] asked for.
@@ -139,8 +161,8 @@ pub type Saved = BTreeMap<String, Array>;
 /// One batch of experience.
 #[derive(Clone, Copy, Debug)]
 pub enum Batch<'a> {
-    /// A rollout of all environments.
-    Rollout(&'a Rollout),
+    /// Rollouts of as many steps each, whose environments are together all of the run.
+    Rollouts(&'a [&'a Rollout]),
     /// Transitions drawn from a replay.
     Transitions(&'a TransitionBatch),
     /// Sequences drawn from a replay.
@@ -170,6 +192,8 @@ pub struct Report {
     pub metrics: Vec<(&'static str, f64)>,
     /// New priorities of the transitions of the batch, in its order.
     pub priorities: Option<Vec<f32>>,
+    /// Seconds that went into bringing the batch to the device, before anything was learned.
+    pub assemble_s: f64,
 }
 
 impl Report {
@@ -183,6 +207,7 @@ impl Report {
             None => Ok(Self {
                 metrics,
                 priorities,
+                assemble_s: 0.0,
             }),
         }
     }
@@ -205,6 +230,9 @@ pub enum LearnError {
     /// A saved state does not fit this algorithm and these settings.
     #[error("the saved learner cannot be used: {0}")]
     Saved(String),
+    /// Rollouts of different steps or kinds.
+    #[error("the rollouts of one batch do not match")]
+    Mismatch,
     /// The engine gave another kind of batch than was asked for.
     #[error("this algorithm learns from {wanted}, and was given something else")]
     WrongBatch {

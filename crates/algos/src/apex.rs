@@ -80,6 +80,7 @@ mod tests {
             observation: Space::unbounded(&[1]),
             action: Space::Discrete { n: 2 },
             legal_actions: None,
+            frame_stack: None,
         }
     }
 

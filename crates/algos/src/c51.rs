@@ -53,7 +53,7 @@ pub fn build(
         return Err(ConfigError::Misfit(message.into()));
     }
     let method = C51::new(&shared, config, spaces)?;
-    Ok(Box::new(ValueBased::new(shared, method)?))
+    Ok(Box::new(ValueBased::new(shared, method, spaces)?))
 }
 
 /// The logits of a categorical distribution per action.
@@ -139,6 +139,7 @@ mod tests {
             observation: Space::unbounded(&[1]),
             action: Space::Discrete { n: 2 },
             legal_actions: None,
+            frame_stack: None,
         };
         let config = Config {
             atoms: 3,

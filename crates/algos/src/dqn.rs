@@ -46,7 +46,7 @@ pub fn build(
     spaces: &Spaces,
 ) -> Result<Box<dyn Algorithm>, ConfigError> {
     let method = Dqn::new(&shared, config, spaces)?;
-    Ok(Box::new(ValueBased::new(shared, method)?))
+    Ok(Box::new(ValueBased::new(shared, method, spaces)?))
 }
 
 /// One value per action.
@@ -143,6 +143,7 @@ mod tests {
             observation: Space::unbounded(&[1]),
             action: Space::Discrete { n: 2 },
             legal_actions: Some(2),
+            frame_stack: None,
         }
     }
 

@@ -74,7 +74,7 @@ pub fn build(
         embedding,
         layout: Arc::new(layout),
     };
-    Ok(Box::new(ValueBased::new(shared, method)?))
+    Ok(Box::new(ValueBased::new(shared, method, spaces)?))
 }
 
 /// Quantiles per action at given fractions.
@@ -155,6 +155,7 @@ mod tests {
             observation: Space::unbounded(&[2]),
             action: Space::Discrete { n: 3 },
             legal_actions: None,
+            frame_stack: None,
         };
         let (mut shared, config) = defaults();
         shared.net = QNetConfig {

@@ -5,23 +5,30 @@
 //! threads, files or sockets; the engine does the rest, and knows no algorithm by name.
 //!
 //! Read first: [`Algorithm`], [`Policy`] and [`Learner`]. The table of all algorithms is
-//! [`registry`]; A2C and PPO share `actor_critic.rs`, those of action values `value_based`.
+//! [`registry`]; those with a policy network share `actor_critic.rs`, those that learn action
+//! values from a replay `value_based`.
 
 pub mod a2c;
 pub mod apex;
+pub mod appo;
 pub mod c51;
 pub mod dqn;
+pub mod impala;
 pub mod iqn;
 pub mod ops;
 pub mod ppo;
+pub mod pqn;
 pub mod qr_dqn;
 pub mod r2d2;
 pub mod rainbow;
 pub mod registry;
 
+mod acting;
 mod actor_critic;
 mod algorithm;
 mod config;
+mod memory;
+mod trajectory;
 mod value_based;
 
 pub use algorithm::{

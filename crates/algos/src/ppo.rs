@@ -9,11 +9,14 @@
 //! observation; recurrent networks train on whole sequences from the stored state, with
 //! minibatches of environments instead of steps.
 
+use std::collections::BTreeMap;
+
 use rand::seq::SliceRandom as _;
 use serde::{Deserialize, Serialize};
 use starling_envs::{Rng, stream};
 use starling_nets::{
-    Device, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor, clip_global_norm,
+    Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor,
+    clip_global_norm,
 };
 
 use crate::actor_critic::{Model, Prepared, normalized};
@@ -51,6 +54,9 @@ pub struct Config {
     pub clip_norm: f64,
     /// Scale the advantages of each minibatch to mean 0 and deviation 1.
     pub normalize_advantage: bool,
+    /// Divide rewards by the running deviation of discounted returns, which is kept with the
+    /// weights.
+    pub normalize_returns: bool,
     /// How gradients become steps.
     pub optimizer: OptimizerConfig,
     /// The network.
@@ -72,6 +78,7 @@ impl Default for Config {
             entropy_coef: 0.01,
             clip_norm: 1.0,
             normalize_advantage: false,
+            normalize_returns: false,
             optimizer: OptimizerConfig::default(),
             net: NetConfig::default(),
         }
@@ -117,7 +124,8 @@ impl Ppo {
     /// Checks the settings against each other and the spaces.
     pub fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         config.check()?;
-        let model = Model::new(&config.net, spaces).map_err(|error| {
+        let returns = config.normalize_returns.then_some(config.gamma);
+        let model = Model::new(&config.net, spaces, returns).map_err(|error| {
             ConfigError::Misfit(format!("ppo cannot be used here: {}", error.0))
         })?;
         Ok(Self { config, model })
@@ -148,7 +156,10 @@ impl Algorithm for Ppo {
             model: self.model.clone(),
             params,
             rng,
-            device,
+            prepared: None,
+            minibatches: BTreeMap::new(),
+            ratio_clip: Tensor::zeros([], (Kind::Float, device)),
+            sums: Tensor::zeros([REPORTED.len() as i64], (Kind::Float, device)),
         })
     }
 }
@@ -189,12 +200,13 @@ pub struct Compared<'a> {
     pub entropy: &'a Tensor,
 }
 
-/// PPO's loss over one minibatch.
-pub fn loss(x: &Compared<'_>, config: &Config, ratio_clip: f64) -> Terms {
+/// PPO's loss over one minibatch; `ratio_clip` is a scalar.
+pub fn loss(x: &Compared<'_>, config: &Config, ratio_clip: &Tensor) -> Terms {
     let log_ratio = x.log_probs - x.old_log_probs;
     let ratio = log_ratio.exp();
     let surrogate = &ratio * x.advantages;
-    let clipped = ratio.clamp(1.0 - ratio_clip, 1.0 + ratio_clip) * x.advantages;
+    let range = (Some(1.0 - ratio_clip), Some(1.0 + ratio_clip));
+    let clipped = ratio.clamp_tensor(range.0, range.1) * x.advantages;
     let policy_loss = -surrogate.minimum(&clipped).mean(Kind::Float);
 
     let mut value_error = (x.values - x.returns).square();
@@ -214,11 +226,22 @@ pub fn loss(x: &Compared<'_>, config: &Config, ratio_clip: f64) -> Terms {
         entropy,
         approx_kl: (&ratio - 1.0 - &log_ratio).mean(Kind::Float),
         clip_fraction: distance
-            .gt(ratio_clip)
+            .gt_tensor(ratio_clip)
             .to_kind(Kind::Float)
             .mean(Kind::Float),
     }
 }
+
+/// The means over all minibatches that an update reports, in order.
+const REPORTED: [&str; 7] = [
+    "loss",
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "approx_kl",
+    "clip_fraction",
+    "grad_norm",
+];
 
 struct PpoLearner {
     config: Config,
@@ -226,26 +249,35 @@ struct PpoLearner {
     params: Params,
     optimizer: Optimizer,
     rng: Rng,
-    device: Device,
+    prepared: Option<Prepared>,
+    /// By size: the numbers of the rows of a minibatch, and the step that learns from them.
+    minibatches: BTreeMap<usize, (Tensor, Graph<()>)>,
+    ratio_clip: Tensor,
+    /// Sums of what is reported.
+    sums: Tensor,
 }
 
 impl Learner for PpoLearner {
     fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError> {
-        let Batch::Rollout(rollout) = batch else {
+        let Batch::Rollouts(rollouts) = batch else {
             return Err(LearnError::WrongBatch { wanted: "rollouts" });
         };
         let config = &self.config;
-        let learning_rate = config.learning_rate.at(progress.fraction());
-        let ratio_clip = config.ratio_clip.at(progress.fraction());
         let (gamma, lambda) = (config.gamma, config.gae_lambda);
-        let whole = Prepared::new(
-            &self.model,
-            &self.params,
-            rollout,
-            gamma,
-            lambda,
-            self.device,
-        );
+        let (model, params) = (&self.model, &self.params);
+        let loaded = Prepared::load(&mut self.prepared, model, params, rollouts, gamma, lambda)?;
+        let Some(whole) = &self.prepared else {
+            return Err(LearnError::Mismatch);
+        };
+        if loaded.moved {
+            self.minibatches.clear();
+        }
+        let learning_rate = config.learning_rate.at(progress.fraction());
+        self.optimizer.set_learning_rate(learning_rate);
+        let _ = self
+            .ratio_clip
+            .fill_(config.ratio_clip.at(progress.fraction()));
+        let _ = self.sums.zero_();
 
         let recurrent = self.model.is_recurrent();
         let items = if recurrent {
@@ -255,65 +287,35 @@ impl Learner for PpoLearner {
         };
         let minibatch = items.div_ceil(config.minibatches.min(items));
         let mut order: Vec<i64> = (0..items as i64).collect();
-        // Sums of (loss, policy loss, value loss, entropy, KL, clip fraction, gradient norm).
-        let mut sums = Tensor::zeros([7], (Kind::Float, self.device));
+        let device = self.sums.device();
         let mut updates = 0.0;
         for _ in 0..config.epochs {
             order.shuffle(&mut self.rng);
             for indices in order.chunks(minibatch) {
-                let part = whole.select(indices, recurrent);
-                let output = part.forward(&self.model, &self.params);
-                let advantages = match config.normalize_advantage && part.advantages.numel() > 1 {
-                    true => normalized(&part.advantages),
-                    false => part.advantages.shallow_clone(),
-                };
-                let terms = loss(
-                    &Compared {
-                        log_probs: &output.policy.log_prob(&part.actions),
-                        old_log_probs: &part.log_probs,
-                        advantages: &advantages,
-                        values: &output.value,
-                        old_values: &part.values,
-                        returns: &part.returns,
-                        entropy: &output.policy.entropy(),
-                    },
-                    config,
-                    ratio_clip,
-                );
-                let gradient = self.params.gradient(&terms.loss);
-                let (gradient, norm) = clip_global_norm(gradient, config.clip_norm);
-                self.optimizer
-                    .step(self.params.flat(), &gradient, learning_rate);
-                sums += Tensor::stack(
-                    &[
-                        terms.loss,
-                        terms.policy_loss,
-                        terms.value_loss,
-                        terms.entropy,
-                        terms.approx_kl,
-                        terms.clip_fraction,
-                        norm,
-                    ],
-                    0,
-                )
-                .detach();
+                let entry = self.minibatches.entry(indices.len());
+                let (rows, graph) = entry.or_insert_with(|| {
+                    let rows = Tensor::zeros([indices.len() as i64], (Kind::Int64, device));
+                    (rows, Graph::new(device, true))
+                });
+                rows.copy_(&Tensor::from_slice(indices));
+                let (params, optimizer) = (&self.params, &mut self.optimizer);
+                let (ratio_clip, sums) = (&self.ratio_clip, &mut self.sums);
+                graph.run(|| {
+                    let part = whole.select(rows, recurrent);
+                    let terms = descend(&part, model, params, optimizer, config, ratio_clip);
+                    *sums += terms;
+                });
                 updates += 1.0;
             }
         }
-        let means = starling_nets::array_of(&(sums / updates));
-        let names = [
-            "loss",
-            "policy_loss",
-            "value_loss",
-            "entropy",
-            "approx_kl",
-            "clip_fraction",
-            "grad_norm",
-        ];
+        whole.observe(model, &self.params);
+        let means = starling_nets::array_of(&(&self.sums / updates));
         let means = means.as_slice::<f32>().iter().map(|&mean| f64::from(mean));
-        let mut metrics: Vec<_> = names.into_iter().zip(means).collect();
+        let mut metrics: Vec<_> = REPORTED.into_iter().zip(means).collect();
         metrics.push(("learning_rate", learning_rate));
-        Report::checked(metrics, None)
+        let mut report = Report::checked(metrics, None)?;
+        report.assemble_s = loaded.seconds;
+        Ok(report)
     }
 
     fn weights(&self) -> Vec<f32> {
@@ -328,6 +330,48 @@ impl Learner for PpoLearner {
         let params = [("params", &mut self.params)];
         load_learner(saved, params, &mut self.optimizer, &mut self.rng)
     }
+}
+
+/// One gradient step on a minibatch; returns what is [`REPORTED`] of it.
+fn descend(
+    part: &Prepared,
+    model: &Model,
+    params: &Params,
+    optimizer: &mut Optimizer,
+    config: &Config,
+    ratio_clip: &Tensor,
+) -> Tensor {
+    let output = part.forward(model, params);
+    let advantages = match config.normalize_advantage && part.advantages.numel() > 1 {
+        true => normalized(&part.advantages),
+        false => part.advantages.shallow_clone(),
+    };
+    let terms = loss(
+        &Compared {
+            log_probs: &output.policy.log_prob(&part.actions),
+            old_log_probs: &part.log_probs,
+            advantages: &advantages,
+            values: &output.value,
+            old_values: &part.values,
+            returns: &part.returns,
+            entropy: &output.policy.entropy(),
+        },
+        config,
+        ratio_clip,
+    );
+    let gradient = params.gradient(&terms.loss);
+    let (gradient, norm) = clip_global_norm(gradient, config.clip_norm);
+    optimizer.apply(params.flat(), &gradient);
+    let reported = [
+        terms.loss,
+        terms.policy_loss,
+        terms.value_loss,
+        terms.entropy,
+        terms.approx_kl,
+        terms.clip_fraction,
+        norm,
+    ];
+    Tensor::stack(&reported, 0).detach()
 }
 
 #[cfg(test)]
@@ -356,7 +400,7 @@ mod tests {
                 entropy: &tensor([0.6, 0.4]),
             },
             &config,
-            0.2,
+            &Tensor::from(0.2f32),
         );
         let close = |tensor: &Tensor, expected: f64| {
             let value = tensor.double_value(&[]);
@@ -393,7 +437,7 @@ mod tests {
                 entropy: &tensor(0.0),
             },
             &config,
-            0.2,
+            &Tensor::from(0.2f32),
         );
         assert!((terms.value_loss.double_value(&[]) - 1.62).abs() < 1e-6);
     }

@@ -54,7 +54,7 @@ pub fn build(
         net,
         layout,
     };
-    Ok(Box::new(ValueBased::new(shared, method)?))
+    Ok(Box::new(ValueBased::new(shared, method, spaces)?))
 }
 
 /// Quantiles per action.

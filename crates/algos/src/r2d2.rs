@@ -106,6 +106,7 @@ struct R2d2 {
     config: Config,
     net: RecurrentQ,
     layout: Arc<Layout>,
+    frame_stack: Option<usize>,
 }
 
 impl R2d2 {
@@ -133,6 +134,7 @@ impl R2d2 {
                 config,
                 net,
                 layout: Arc::new(layout),
+                frame_stack: spaces.frame_stack,
             }),
         }
     }
@@ -158,7 +160,7 @@ impl R2d2 {
 
 impl Algorithm for R2d2 {
     fn experience(&self) -> Experience {
-        let mut needs = self.shared.needs();
+        let mut needs = self.shared.needs(self.frame_stack);
         needs.replay.sequence = Some(self.config.sequence.clone());
         needs.rate.tolerance_samples = 4.0 * needs.batch_steps() as f64;
         Experience::Transitions(Box::new(needs))
@@ -581,6 +583,7 @@ mod tests {
             observation: Space::unbounded(&[1]),
             action: Space::Discrete { n: 2 },
             legal_actions: None,
+            frame_stack: None,
         };
         let (mut shared, mut config) = defaults();
         shared.n_steps = 2;

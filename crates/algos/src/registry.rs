@@ -7,7 +7,8 @@ use starling_tree::{Array, DType};
 
 use crate::config::{ConfigError, parse_config, parse_parts, side_by_side};
 use crate::{
-    Algorithm, LearnError, Saved, Spaces, a2c, apex, c51, dqn, iqn, ppo, qr_dqn, r2d2, rainbow,
+    Algorithm, LearnError, Saved, Spaces, a2c, apex, appo, c51, dqn, impala, iqn, ppo, pqn, qr_dqn,
+    r2d2, rainbow,
 };
 
 /// One line of the table.
@@ -74,6 +75,18 @@ pub fn all() -> &'static [AlgoSpec] {
                 },
             },
             AlgoSpec {
+                name: "appo",
+                summary: "Asynchronous PPO: its clipped loss on V-trace targets",
+                paper: "Luo et al. 2020; Petrenko et al. 2020",
+                defaults: || defaults::<appo::Config>(),
+                build: |given, spaces| {
+                    Ok(Box::new(appo::Appo::new(
+                        parse_config("algo", given)?,
+                        spaces,
+                    )?))
+                },
+            },
+            AlgoSpec {
                 name: "c51",
                 summary: "Categorical DQN: a distribution over fixed returns per action",
                 paper: "Bellemare et al. 2017",
@@ -104,6 +117,18 @@ pub fn all() -> &'static [AlgoSpec] {
                 },
             },
             AlgoSpec {
+                name: "impala",
+                summary: "Asynchronous actors, corrected for their age by V-trace",
+                paper: "Espeholt et al. 2018",
+                defaults: || defaults::<impala::Config>(),
+                build: |given, spaces| {
+                    Ok(Box::new(impala::Impala::new(
+                        parse_config("algo", given)?,
+                        spaces,
+                    )?))
+                },
+            },
+            AlgoSpec {
                 name: "iqn",
                 summary: "Implicit quantile networks: any quantile of the return per action",
                 paper: "Dabney et al. 2018",
@@ -120,6 +145,18 @@ pub fn all() -> &'static [AlgoSpec] {
                 defaults: || defaults::<ppo::Config>(),
                 build: |given, spaces| {
                     Ok(Box::new(ppo::Ppo::new(
+                        parse_config("algo", given)?,
+                        spaces,
+                    )?))
+                },
+            },
+            AlgoSpec {
+                name: "pqn",
+                summary: "Parallelised Q-learning with λ-returns, without replay or target network",
+                paper: "Gallici et al. 2025",
+                defaults: || defaults::<pqn::Config>(),
+                build: |given, spaces| {
+                    Ok(Box::new(pqn::Pqn::new(
                         parse_config("algo", given)?,
                         spaces,
                     )?))
@@ -242,6 +279,7 @@ mod tests {
             observation: starling_envs::Space::unbounded(&[4]),
             action: starling_envs::Space::Discrete { n: 2 },
             legal_actions: None,
+            frame_stack: None,
         };
         for spec in all() {
             (spec.build)(&(spec.defaults)(), &spaces).unwrap();

@@ -84,6 +84,12 @@ impl Ale {
     /// Loads a cartridge and resets the environment once, as `loadROM` does. `seed` starts the
     /// stream of sticky actions.
     pub fn new(rom: Arc<Rom>, seed: u32) -> Result<Self, AleError> {
+        Self::sticky(rom, seed, 0.0)
+    }
+
+    /// The same with sticky actions from the beginning: it makes a difference to `double_dunk`,
+    /// whose menu is part of a reset.
+    pub fn sticky(rom: Arc<Rom>, seed: u32, chance: f32) -> Result<Self, AleError> {
         let game =
             games::by_md5(rom.md5()).ok_or_else(|| AleError::UnknownGame(rom.md5().to_owned()))?;
         let mut ale = Self {
@@ -98,11 +104,12 @@ impl Ale {
                 random: Mt19937::new(seed),
                 last: [Action::NOOP; 2],
                 mode: game.modes.first().copied().unwrap_or(0),
-                difficulty: game.difficulties.first().copied().unwrap_or(0),
+                // Backgammon too starts with both switches at B, though it offers only A.
+                difficulty: 0,
                 frame: 0,
                 episode_frame: 0,
             },
-            sticky: 0.0,
+            sticky: chance,
         };
         ale.console.inputs().set_paddle_limit(game.paddle_limit);
         ale.reset();
@@ -182,10 +189,19 @@ impl Ale {
         let game = self.game();
         let mut selector = ModeSelector::new(game, self.play.mode);
         while let Some((press, frames)) = selector.next(self.memory()) {
+            let pushed = match press {
+                Press::Push(code) => Action::new(code).unwrap_or(Action::NOOP),
+                Press::Act(code) => self.stick(Action::new(code).unwrap_or(Action::NOOP))[0],
+                Press::Nothing | Press::Select | Press::Reset => Action::NOOP,
+            };
             let inputs = self.console.inputs();
             inputs.switches(press == Press::Reset, press == Press::Select);
-            self.hold(Action::NOOP, frames);
+            self.hold(pushed, frames);
             self.console.inputs().switches(false, false);
+            if !matches!(press, Press::Select | Press::Reset) {
+                self.play.frame += u64::from(frames);
+                self.play.episode_frame += u64::from(frames);
+            }
         }
         self.press_reset();
         for (code, frames) in game.starting_actions {
@@ -193,6 +209,7 @@ impl Ale {
             self.hold(Action::new(*code).unwrap_or(Action::NOOP), *frames);
             self.console.inputs().switches(false, false);
         }
+        self.play.last = [Action::NOOP; 2];
         self.play.outcome = Outcome {
             reward: 0,
             ..self.play.rules.outcome()
@@ -205,13 +222,7 @@ impl Ale {
             self.play.outcome.reward = 0;
             return self.play.outcome;
         }
-        for (last, new) in self.play.last.iter_mut().zip([action, Action::NOOP]) {
-            let draw = f64::from(self.play.random.next_u32()) / 4_294_967_296.0;
-            if draw >= f64::from(self.sticky) {
-                *last = new;
-            }
-        }
-        let [first, second] = self.play.last;
+        let [first, second] = self.stick(action);
         self.play.outcome = self.emulate(first, second);
         self.play.frame += 1;
         self.play.episode_frame += 1;
@@ -230,6 +241,17 @@ impl Ale {
     pub fn restore(&mut self, saved: &SavedGame) {
         self.console.restore(&saved.machine);
         self.play.clone_from(&saved.play);
+    }
+
+    /// What the two players do, where the first wants this and the second nothing.
+    fn stick(&mut self, action: Action) -> [Action; 2] {
+        for (last, new) in self.play.last.iter_mut().zip([action, Action::NOOP]) {
+            let draw = f64::from(self.play.random.next_u32()) / 4_294_967_296.0;
+            if draw >= f64::from(self.sticky) {
+                *last = new;
+            }
+        }
+        self.play.last
     }
 
     fn emulate(&mut self, first: Action, second: Action) -> Outcome {

@@ -1,19 +1,31 @@
 //! Comparing a console with a recorded run of the Arcade Learning Environment, frame by frame.
 //!
-//! `tests/record_ale.py` writes the traces; [`Trace::parse`] reads one and [`verify`] replays it.
+//! [`RECORDER`] is a program that plays the reference and writes traces; [`replay`] reads one, from
+//! a file or while it is being written, and plays the same on a console of ours.
 
+use std::io::Read;
 use std::sync::Arc;
 
 use crate::ale::{Ale, AleError};
 use crate::cartridge::Rom;
 use crate::controllers::Action;
+use crate::games::Game;
+
+/// A Python program that records traces with ale-py; its first lines say how.
+pub const RECORDER: &str = include_str!("record_ale.py");
 
 /// Why a trace cannot be read or replayed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     /// The bytes are not a trace.
     #[error("not a trace of record_ale.py: {0}")]
     Format(&'static str),
+    /// The bytes cannot be read, or end too early.
+    #[error("the trace cannot be read: {0}")]
+    Read(#[from] std::io::Error),
+    /// There is no cartridge to replay it with.
+    #[error("{0}")]
+    NoRom(String),
     /// The cartridge is another one than the trace was recorded with.
     #[error("the trace was recorded with the cartridge {trace}, not {rom}")]
     OtherRom {
@@ -27,9 +39,9 @@ pub enum VerifyError {
     Game(#[from] AleError),
 }
 
-/// A recorded run.
-#[derive(Clone, Debug)]
-pub struct Trace {
+/// What a recorded run was of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Header {
     /// The game's name.
     pub game: String,
     /// The md5 of its cartridge.
@@ -42,7 +54,147 @@ pub struct Trace {
     pub mode: Option<u16>,
     /// The difficulty, where it is not the default.
     pub difficulty: Option<u8>,
-    records: Vec<Record>,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The 128 bytes of memory.
+    Ram,
+    /// The picture.
+    Screen,
+    /// The reward of a frame.
+    Reward,
+    /// The lives that are left.
+    Lives,
+    /// Whether the episode is over.
+    Over,
+    /// The frames that a reset counts.
+    ResetFrames,
+}
+
+/// How a replay went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Frames that were compared.
+    pub frames: u64,
+    /// Resets that were compared.
+    pub resets: u64,
+    /// What differed first, each with the number of frames played until then.
+    pub differences: Vec<(What, u64)>,
+}
+
+impl Report {
+    /// Whether everything was equal.
+    pub fn equal(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+/// Whether runs of the reference in this mode are equal to each other at all: in two modes of
+/// `adventure` it starts by chance, whatever the seed.
+pub fn is_deterministic(game: &Game, mode: u16) -> bool {
+    game.name != "adventure" || mode == 0
+}
+
+/// Reads the next trace and replays it; `None` where there is no further one.
+///
+/// # Errors
+/// When the bytes are no trace, or there is no cartridge for it.
+pub fn replay(
+    from: &mut impl Read,
+    rom: impl FnOnce(&Header) -> Result<Arc<Rom>, VerifyError>,
+) -> Result<Option<(Header, Report)>, VerifyError> {
+    let Some(header) = Header::read(from)? else {
+        return Ok(None);
+    };
+    let rom = rom(&header)?;
+    if rom.md5() != header.md5 {
+        let (trace, rom) = (header.md5, rom.md5().to_owned());
+        return Err(VerifyError::OtherRom { trace, rom });
+    }
+    let mut ale = Ale::sticky(rom, header.seed, header.sticky)?;
+    if let Some(difficulty) = header.difficulty {
+        ale.set_difficulty(difficulty)?;
+    }
+    if let Some(mode) = header.mode {
+        ale.set_mode(mode)?;
+    }
+    let mut pixels = vec![0; ale.console().height() * 160];
+    let mut report = Report::default();
+    let mut parted = false;
+    while let Some(record) = Record::read(from)? {
+        if parted {
+            // Nothing can be compared any more, but the rest is to be read.
+            continue;
+        }
+        parted = compare(&mut ale, &record, &mut pixels, &mut report);
+    }
+    Ok(Some((header, report)))
+}
+
+/// Plays one record; says whether the two have parted, so that nothing after it can be compared.
+fn compare(ale: &mut Ale, record: &Record, pixels: &mut [u8], report: &mut Report) -> bool {
+    if record.reset {
+        ale.reset();
+        report.resets += 1;
+    } else {
+        ale.act(Action::new(record.action).unwrap_or(Action::NOOP));
+        report.frames += 1;
+    }
+    let outcome = ale.outcome();
+    ale.console().screen(pixels);
+    let mut note = |what: What, equal: bool| {
+        if !equal && report.differences.iter().all(|(known, _)| *known != what) {
+            report.differences.push((what, report.frames));
+        }
+    };
+    note(What::Ram, crc32(ale.ram()) == record.ram);
+    note(What::Screen, crc32(pixels) == record.screen);
+    if record.reset {
+        let counted = ale.frame_numbers().1;
+        note(What::ResetFrames, u64::from(record.number) == counted);
+    } else {
+        note(What::Reward, outcome.reward == record.number.cast_signed());
+    }
+    note(What::Lives, outcome.lives == record.lives);
+    note(What::Over, outcome.terminal == record.over);
+    outcome.terminal != record.over
+}
+
+impl Header {
+    fn read(from: &mut impl Read) -> Result<Option<Self>, VerifyError> {
+        let mut magic = [0; 8];
+        if from.read(&mut magic[..1])? == 0 {
+            return Ok(None);
+        }
+        from.read_exact(&mut magic[1..])?;
+        if magic != *b"STARTRC2" {
+            return Err(VerifyError::Format("it does not begin with STARTRC2"));
+        }
+        let mut length = [0];
+        from.read_exact(&mut length)?;
+        let mut text = |length: u8| {
+            let mut bytes = vec![0; usize::from(length)];
+            from.read_exact(&mut bytes)?;
+            String::from_utf8(bytes).map_err(|_| VerifyError::Format("a name is not UTF-8"))
+        };
+        let (game, md5) = (text(length[0])?, text(32)?);
+        let mut word = || {
+            let mut bytes = [0; 4];
+            from.read_exact(&mut bytes)?;
+            Ok::<_, VerifyError>(u32::from_le_bytes(bytes))
+        };
+        // What is out of range is the default, written as -1.
+        Ok(Some(Self {
+            game,
+            md5,
+            seed: word()?,
+            sticky: f32::from_bits(word()?),
+            mode: word()?.try_into().ok(),
+            difficulty: word()?.try_into().ok(),
+        }))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,156 +203,29 @@ struct Record {
     action: u8,
     over: bool,
     lives: u8,
-    reward: i32,
+    number: u32,
     ram: u32,
     screen: u32,
 }
 
-/// Where a replay first differed, by the number of the record; nowhere where all are none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Frames that were compared.
-    pub frames: usize,
-    /// The first record with another memory.
-    pub ram: Option<usize>,
-    /// The first record with another screen.
-    pub screen: Option<usize>,
-    /// The first record with another reward.
-    pub reward: Option<usize>,
-    /// The first record with other lives.
-    pub lives: Option<usize>,
-    /// The first record where the episode ended in one and not in the other.
-    pub over: Option<usize>,
-}
-
-impl Report {
-    /// Whether everything was equal.
-    pub fn equal(&self) -> bool {
-        self.machine_equal() && self.reward.or(self.lives).or(self.over).is_none()
-    }
-
-    /// Whether memory and screen were equal.
-    pub fn machine_equal(&self) -> bool {
-        self.ram.or(self.screen).is_none()
-    }
-}
-
-impl Trace {
-    /// Reads a trace.
-    pub fn parse(bytes: &[u8]) -> Result<Self, VerifyError> {
-        let rest = bytes
-            .strip_prefix(b"STARTRC1")
-            .ok_or(VerifyError::Format("it does not begin with STARTRC1"))?;
-        let (length, rest) = rest
-            .split_first_chunk::<4>()
-            .ok_or(VerifyError::Format("it ends within its header"))?;
-        let length = u32::from_le_bytes(*length) as usize;
-        if length > rest.len() {
-            return Err(VerifyError::Format("it ends within its header"));
-        }
-        let (header, records) = rest.split_at(length);
-        let header = std::str::from_utf8(header)
-            .map_err(|_| VerifyError::Format("its header is not UTF-8"))?;
-        let text = |key: &str| field(header, key).map(|value| value.trim_matches('"').to_owned());
-        let missing = || VerifyError::Format("its header lacks a field");
-        let records = records
-            .as_chunks::<16>()
-            .0
-            .iter()
-            .map(Record::parse)
-            .collect();
-        Ok(Self {
-            game: text("game").ok_or_else(missing)?,
-            md5: text("md5").ok_or_else(missing)?,
-            seed: number(header, "seed").ok_or_else(missing)?,
-            sticky: number(header, "sticky").ok_or_else(missing)?,
-            mode: number(header, "mode"),
-            difficulty: number(header, "difficulty"),
-            records,
-        })
-    }
-
-    /// The number of frames and resets in the trace.
-    pub fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    /// Whether there is nothing in the trace.
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-}
-
-/// Replays a trace on a console of ours.
-pub fn verify(rom: Arc<Rom>, trace: &Trace) -> Result<Report, VerifyError> {
-    if rom.md5() != trace.md5 {
-        let (trace, rom) = (trace.md5.clone(), rom.md5().to_owned());
-        return Err(VerifyError::OtherRom { trace, rom });
-    }
-    let mut ale = Ale::new(rom, trace.seed)?;
-    ale.set_sticky(trace.sticky);
-    if let Some(difficulty) = trace.difficulty {
-        ale.set_difficulty(difficulty)?;
-    }
-    if let Some(mode) = trace.mode {
-        ale.set_mode(mode)?;
-    }
-    let mut pixels = vec![0; ale.console().height() * 160];
-    let mut report = Report::default();
-    for (index, record) in trace.records.iter().enumerate() {
-        if record.reset {
-            ale.reset();
-        } else {
-            ale.act(Action::new(record.action).unwrap_or(Action::NOOP));
-            report.frames += 1;
-        }
-        let outcome = ale.outcome();
-        ale.console().screen(&mut pixels);
-        let note = |slot: &mut Option<usize>, equal: bool| {
-            if !equal && slot.is_none() {
-                *slot = Some(index);
-            }
-        };
-        note(&mut report.ram, crc32(ale.ram()) == record.ram);
-        note(&mut report.screen, crc32(&pixels) == record.screen);
-        note(&mut report.reward, outcome.reward == record.reward);
-        note(&mut report.lives, outcome.lives == record.lives);
-        note(&mut report.over, outcome.terminal == record.over);
-        if report.over.is_some() {
-            // The two have parted: nothing after this can be compared.
-            break;
-        }
-    }
-    Ok(report)
-}
-
 impl Record {
-    fn parse(bytes: &[u8; 16]) -> Self {
+    /// None at the end of a trace.
+    fn read(from: &mut impl Read) -> Result<Option<Self>, VerifyError> {
+        let mut bytes = [0; 16];
+        from.read_exact(&mut bytes)?;
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        Self {
+        Ok((bytes[0] != 255).then(|| Self {
             reset: bytes[0] == 1,
             action: bytes[1],
             over: bytes[2] != 0,
             lives: bytes[3],
-            reward: word(4) as i32,
+            number: word(4),
             ram: word(8),
             screen: word(12),
-        }
+        }))
     }
-}
-
-/// The value of a key in a flat JSON object that our own recorder wrote; none where it is null.
-fn field<'a>(header: &'a str, key: &str) -> Option<&'a str> {
-    let key = format!("\"{key}\":");
-    let start = header.find(&key)? + key.len();
-    let value = header[start..].split([',', '}']).next()?.trim();
-    (value != "null").then_some(value)
-}
-
-fn number<T: std::str::FromStr>(header: &str, key: &str) -> Option<T> {
-    field(header, key)?.parse().ok()
 }
 
 /// The CRC-32 of some bytes, as zlib computes it.
@@ -241,9 +266,18 @@ mod tests {
 
     #[test]
     fn a_cut_or_foreign_trace_is_refused() {
-        assert!(Trace::parse(b"").is_err());
-        assert!(Trace::parse(b"STARTRC1").is_err());
-        assert!(Trace::parse(b"STARTRC1\xFF\xFF\xFF\xFF").is_err());
-        assert!(Trace::parse(b"STARTRC1\x02\0\0\0{}").is_err());
+        let read = |bytes: &[u8]| {
+            let no_rom = |_: &Header| Err(VerifyError::NoRom("none".into()));
+            replay(&mut &bytes[..], no_rom)
+        };
+        assert!(matches!(read(b""), Ok(None)));
+        let mut whole = b"STARTRC2\x04pong".to_vec();
+        whole.extend([b'0'; 32]);
+        whole.extend([0; 16]);
+        for length in 1..whole.len() {
+            assert!(matches!(read(&whole[..length]), Err(VerifyError::Read(_))));
+        }
+        assert!(matches!(read(&whole), Err(VerifyError::NoRom(_))));
+        assert!(matches!(read(b"STARTRC1"), Err(VerifyError::Format(_))));
     }
 }

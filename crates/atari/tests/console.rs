@@ -1,6 +1,6 @@
 //! The console against recordings of the Arcade Learning Environment, and against nonsense.
 //!
-//! The recordings (`fixtures/traces`, written by `record_ale.py`) hold hashes only. The ROMs come
+//! The recordings (`fixtures/*.trace`, made by `record_fixtures.py`) hold hashes only. The ROMs come
 //! from the folder that `STARLING_ROMS` names, or from `starling/roms` in the user's cache folder;
 //! without them the comparison is skipped, and says so.
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use starling_atari::cartridge::Rom;
 use starling_atari::console::Console;
 use starling_atari::controllers::Action;
-use starling_atari::verify::{Trace, verify};
+use starling_atari::verify::replay;
 
 fn rom_folder() -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os("STARLING_ROMS") {
@@ -29,25 +29,26 @@ fn recorded_games_come_out_equal_frame_by_frame() {
         eprintln!("SKIPPED: no ROMs; set STARLING_ROMS to a folder that has them");
         return;
     };
-    let traces = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/traces");
-    let mut compared = 0;
+    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let mut different = Vec::new();
-    for entry in std::fs::read_dir(traces).unwrap() {
-        let trace = Trace::parse(&std::fs::read(entry.unwrap().path()).unwrap()).unwrap();
-        let Ok(bytes) = std::fs::read(roms.join(format!("{}.bin", trace.game))) else {
-            eprintln!("SKIPPED: no ROM of {}", trace.game);
-            continue;
-        };
-        let report = verify(Arc::new(Rom::new(&bytes).unwrap()), &trace).unwrap();
-        compared += 1;
-        if !report.equal() {
-            different.push(format!("{}: {report:?}", trace.game));
+    for (name, runs) in [("default", 104), ("modes", 48), ("sticky", 20)] {
+        let bytes = std::fs::read(fixtures.join(format!("{name}.trace"))).unwrap();
+        let mut rest = &bytes[..];
+        let mut compared = 0;
+        while let Some((header, report)) = replay(&mut rest, |header| {
+            let bytes = std::fs::read(roms.join(format!("{}.bin", header.game)))?;
+            Ok(Arc::new(Rom::new(&bytes).unwrap()))
+        })
+        .unwrap()
+        {
+            compared += 1;
+            if !report.equal() {
+                different.push(format!("{header:?}: {report:?}"));
+            }
         }
+        assert_eq!(compared, runs, "{name}");
     }
-    assert!(
-        different.is_empty(),
-        "of {compared} games these differ: {different:#?}"
-    );
+    assert!(different.is_empty(), "{different:#?}");
 }
 
 /// A stream of bytes that is different for every seed.

@@ -32,11 +32,14 @@ pub fn all() -> &'static [Preset] {
         "atari/apex-dqn",
         "atari/apex-rainbow",
         "atari/apex-rainbow-iqn",
+        "atari/appo",
         "atari/c51",
         "atari/dqn",
         "atari/epsilon-rainbow",
+        "atari/impala",
         "atari/iqn",
         "atari/ppo",
+        "atari/pqn",
         "atari/qr-dqn",
         "atari/r2d2",
         "atari/rainbow",
@@ -45,11 +48,14 @@ pub fn all() -> &'static [Preset] {
         "classic/apex-dqn",
         "classic/apex-rainbow",
         "classic/apex-rainbow-iqn",
+        "classic/appo",
         "classic/c51",
         "classic/dqn",
         "classic/epsilon-rainbow",
+        "classic/impala",
         "classic/iqn",
         "classic/ppo",
+        "classic/pqn",
         "classic/qr-dqn",
         "classic/r2d2",
         "classic/rainbow",
@@ -61,11 +67,14 @@ pub fn all() -> &'static [Preset] {
         "minatar/apex-dqn",
         "minatar/apex-rainbow",
         "minatar/apex-rainbow-iqn",
+        "minatar/appo",
         "minatar/c51",
         "minatar/dqn",
         "minatar/epsilon-rainbow",
+        "minatar/impala",
         "minatar/iqn",
         "minatar/ppo",
+        "minatar/pqn",
         "minatar/qr-dqn",
         "minatar/r2d2",
         "minatar/rainbow",
@@ -144,8 +153,8 @@ mod tests {
                 let mut request = Request::new(env.id);
                 request.algo = Some(algo.to_owned());
                 let continuous = env.id.contains("Continuous") || env.id.starts_with("Pendulum");
-                let values = !["a2c", "ppo"].contains(&algo);
-                if values && continuous {
+                let policies = ["a2c", "appo", "impala", "ppo"];
+                if !policies.contains(&algo) && continuous {
                     assert!(resolve(&request).is_err(), "{}", env.id);
                 } else {
                     resolve(&request).unwrap();

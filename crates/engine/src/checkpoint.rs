@@ -17,8 +17,7 @@ use starling_record::{Checkpoint, CheckpointWriter, RecorderState, Window};
 use starling_replay::{RateLimiter, Replay, Snapshot};
 use starling_tree::{Array, DType};
 
-use crate::Actor;
-use crate::collect::ActorSnapshot;
+use crate::collect::{ActorSnapshot, Crew};
 use crate::error::Unusable;
 use crate::learn::{Feed, Means, Pupil};
 
@@ -82,7 +81,7 @@ pub(crate) struct Restored {
 pub(crate) fn write(
     writer: &mut CheckpointWriter<'_>,
     pupil: &Pupil,
-    actor: Option<&Actor>,
+    actor: Option<&Crew>,
     tally: &Tally,
     version: u64,
     recorder: RecorderState,
@@ -116,7 +115,7 @@ pub(crate) fn write(
 pub(crate) fn read(
     checkpoint: &Checkpoint,
     pupil: &mut Pupil,
-    actor: Option<&mut Actor>,
+    actor: Option<&mut Crew>,
 ) -> Result<Restored, Unusable> {
     let state: RunState = serde_json::from_slice(&checkpoint.read(RUN)?)?;
     let saved = from_safetensors(&checkpoint.read(LEARNER)?)?;

@@ -1,4 +1,6 @@
-//! An actor: one batch of environments and a policy, filling rollouts.
+//! Actors: environments and a policy, filling rollouts.
+
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use starling_algos::{Acting, Algorithm, Experience, Part, Policy};
@@ -6,21 +8,27 @@ use starling_envs::{
     EnvError, EnvOptions, EnvSpec, Episode, Rng, Rollout, VecEnv, VecSnapshot, stream,
 };
 use starling_nets::{Device, ShapeMismatch};
-use starling_tree::{Array, Tree};
+use starling_tree::{Array, Spec, Tree};
 
 use crate::Weights;
 use crate::error::Unusable;
+use crate::profile::Profile;
 
 /// Steps its environments with its policy and fills one rollout after the other.
 pub struct Actor {
-    envs: VecEnv,
+    crew: Crew,
     policy: Box<dyn Policy>,
+    version: Option<u64>,
+}
+
+/// A batch of environments with everything that collecting needs but a policy.
+pub(crate) struct Crew {
+    envs: VecEnv,
     rngs: Vec<Rng>,
     state: Tree<Array>,
     rollout: Rollout,
     place: Place,
     decorrelate_steps: u64,
-    version: Option<u64>,
     started: bool,
 }
 
@@ -46,6 +54,46 @@ pub(crate) struct ActorSnapshot {
     started: bool,
 }
 
+/// From what all crews of a run are made.
+pub(crate) struct Recruits<'a> {
+    pub(crate) spec: &'a EnvSpec,
+    pub(crate) options: &'a EnvOptions,
+    pub(crate) discount: f64,
+    pub(crate) steps: usize,
+    pub(crate) records: Tree<Spec>,
+    pub(crate) state: Tree<Spec>,
+    pub(crate) seed: u64,
+    pub(crate) total_envs: usize,
+    pub(crate) decorrelate_steps: u64,
+}
+
+impl Recruits<'_> {
+    /// A crew with `envs` environments from number `first_env` on, all random streams following
+    /// from the seed.
+    pub(crate) fn crew(&self, first_env: usize, envs: usize) -> Result<Crew, EnvError> {
+        let (spec, options, seed) = (self.spec, self.options, self.seed);
+        let mut vector = VecEnv::new(spec, options, envs, seed, "env", first_env as u64)?;
+        vector.set_discount(self.discount);
+        let place = Place {
+            first_env,
+            envs,
+            total_envs: self.total_envs,
+        };
+        let (records, state) = (&self.records, &self.state);
+        let mut crew = Crew::new(vector, self.steps, records, state, seed, place);
+        crew.decorrelate_steps = self.decorrelate_steps;
+        Ok(crew)
+    }
+}
+
+/// Steps of each environment per rollout.
+pub(crate) fn rollout_steps(algorithm: &dyn Algorithm) -> usize {
+    match algorithm.experience() {
+        Experience::Rollouts { steps } => steps,
+        Experience::Transitions(needs) => needs.steps,
+    }
+}
+
 impl Actor {
     /// An actor with environments of its own, all random streams following from `seed`.
     pub fn new(
@@ -57,21 +105,23 @@ impl Actor {
         place: Place,
         decorrelate_steps: u64,
     ) -> Result<Self, EnvError> {
-        let first = place.first_env as u64;
-        let mut envs = VecEnv::new(spec, options, place.envs, seed, "env", first)?;
-        envs.set_discount(algorithm.discount());
-        let steps = match algorithm.experience() {
-            Experience::Rollouts { steps } => steps,
-            Experience::Transitions(needs) => needs.steps,
-        };
-        Ok(Self::with_envs(
-            envs,
-            algorithm.policy(device),
-            steps,
+        let policy = algorithm.policy(device);
+        let recruits = Recruits {
+            spec,
+            options,
+            discount: algorithm.discount(),
+            steps: rollout_steps(algorithm),
+            records: policy.records(),
+            state: policy.state(),
             seed,
-            place,
+            total_envs: place.total_envs,
             decorrelate_steps,
-        ))
+        };
+        Ok(Self {
+            crew: recruits.crew(place.first_env, place.envs)?,
+            policy,
+            version: None,
+        })
     }
 
     /// An actor over given environments, filling rollouts of `steps` steps.
@@ -81,7 +131,69 @@ impl Actor {
         steps: usize,
         seed: u64,
         place: Place,
-        decorrelate_steps: u64,
+    ) -> Self {
+        let (records, state) = (policy.records(), policy.state());
+        Self {
+            crew: Crew::new(envs, steps, &records, &state, seed, place),
+            policy,
+            version: None,
+        }
+    }
+
+    /// Fills the rollout with the steps that follow. `env_steps` is how far the run has come.
+    pub fn collect(
+        &mut self,
+        weights: &Weights,
+        env_steps: u64,
+        profile: &Profile,
+    ) -> Result<(), CollectError> {
+        if self.version != Some(weights.version) {
+            self.policy.load(&weights.values)?;
+            self.version = Some(weights.version);
+        }
+        let crew = &mut self.crew;
+        crew.begin(weights.version)?;
+        for t in 0..crew.rollout.steps() {
+            let began = Instant::now();
+            let Part { rollout, acting } = crew.part(t, env_steps);
+            self.policy.act(t, rollout, acting);
+            profile.add("actor", "infer", began.elapsed());
+            let began = Instant::now();
+            crew.step(t)?;
+            profile.add("actor", "step", began.elapsed());
+        }
+        let last = crew.rollout.steps();
+        self.policy.finish(0, &mut [crew.part(last, env_steps)]);
+        Ok(())
+    }
+
+    /// What was collected last.
+    pub fn rollout(&self) -> &Rollout {
+        &self.crew.rollout
+    }
+
+    /// Episodes that ended since the last call.
+    pub fn episodes(&mut self) -> Vec<Episode> {
+        self.crew.episodes()
+    }
+
+    pub(crate) fn crew(&self) -> &Crew {
+        &self.crew
+    }
+
+    pub(crate) fn crew_mut(&mut self) -> &mut Crew {
+        &mut self.crew
+    }
+}
+
+impl Crew {
+    fn new(
+        envs: VecEnv,
+        steps: usize,
+        records: &Tree<Spec>,
+        state: &Tree<Spec>,
+        seed: u64,
+        place: Place,
     ) -> Self {
         let rollout = Rollout::new(
             steps,
@@ -89,29 +201,31 @@ impl Actor {
             envs.observation_space(),
             envs.action_space(),
             envs.legal_actions(),
-            &policy.records(),
-            &policy.state(),
+            records,
+            state,
         );
         let indices = place.first_env..place.first_env + place.envs;
         Self {
             rngs: indices.map(|i| stream(seed, "policy", i as u64)).collect(),
-            state: Tree::zeros(&policy.state(), &[place.envs]),
+            state: Tree::zeros(state, &[place.envs]),
             envs,
-            policy,
             rollout,
             place,
-            decorrelate_steps,
-            version: None,
+            decorrelate_steps: 0,
             started: false,
         }
     }
 
-    /// Fills the rollout with the steps that follow. `env_steps` is how far the run has come.
-    pub fn collect(&mut self, weights: &Weights, env_steps: u64) -> Result<(), CollectError> {
-        if self.version != Some(weights.version) {
-            self.policy.load(&weights.values)?;
-            self.version = Some(weights.version);
-        }
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    pub(crate) fn rollout(&self) -> &Rollout {
+        &self.rollout
+    }
+
+    /// Makes the rollout ready for its first step.
+    pub(crate) fn begin(&mut self, version: u64) -> Result<(), EnvError> {
         if self.started {
             self.rollout.carry_over();
         } else if self.decorrelate_steps > 0 {
@@ -122,37 +236,36 @@ impl Actor {
             self.envs.reset(&mut self.rollout)?;
             self.started = true;
         }
-        self.rollout.version = weights.version;
+        self.rollout.version = version;
         self.rollout.state.clone_from(&self.state);
-        for t in 0..self.rollout.steps() {
-            let acting = Acting {
+        Ok(())
+    }
+
+    /// What a policy needs to choose the actions of row `t`.
+    pub(crate) fn part(&mut self, t: usize, env_steps: u64) -> Part<'_> {
+        Part {
+            rollout: &mut self.rollout,
+            acting: Acting {
                 explore: true,
                 env_steps: env_steps + (t * self.place.total_envs) as u64,
                 first_env: self.place.first_env,
                 total_envs: self.place.total_envs,
                 rngs: &mut self.rngs,
                 state: &mut self.state,
-            };
-            self.policy.act(t, &mut self.rollout, acting);
-            self.envs.step(t, &mut self.rollout)?;
-            forget_ended(&mut self.state, &self.rollout, t);
+            },
         }
-        let acting = Acting {
-            explore: true,
-            env_steps,
-            first_env: self.place.first_env,
-            total_envs: self.place.total_envs,
-            rngs: &mut self.rngs,
-            state: &mut self.state,
-        };
-        let rollout = &mut self.rollout;
-        self.policy.finish(0, &mut [Part { rollout, acting }]);
+    }
+
+    /// Takes the actions of row `t`.
+    pub(crate) fn step(&mut self, t: usize) -> Result<(), EnvError> {
+        self.envs.step(t, &mut self.rollout)?;
+        forget_ended(&mut self.state, &self.rollout, t);
         Ok(())
     }
 
-    /// What was collected last.
-    pub fn rollout(&self) -> &Rollout {
-        &self.rollout
+    /// Episodes that ended since the last call.
+    pub(crate) fn episodes(&mut self) -> Vec<Episode> {
+        self.envs.finished().collect()
     }
 
     /// Hands over the rollout and goes on with another buffer, `spare` if there is one.
@@ -169,12 +282,7 @@ impl Actor {
         std::mem::replace(&mut self.rollout, next)
     }
 
-    /// Episodes that ended since the last call.
-    pub fn episodes(&mut self) -> Vec<Episode> {
-        self.envs.finished().collect()
-    }
-
-    /// Everything from which [`restore`](Actor::restore) continues exactly.
+    /// Everything from which [`restore`](Crew::restore) continues exactly.
     pub(crate) fn snapshot(&self) -> ActorSnapshot {
         let last = self.rollout.steps();
         let obs = self.rollout.obs.leaves().into_iter();

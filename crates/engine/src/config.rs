@@ -9,6 +9,7 @@ use starling_nets::DeviceChoice;
 use starling_replay::{RateLimiter, ReplayError};
 
 use crate::EngineError;
+use crate::central::GROUPS;
 use crate::learn::replay_layout;
 
 /// Everything that defines a run, read from one tree of settings:
@@ -41,16 +42,24 @@ pub struct Settings {
     pub seed: u64,
     /// Steps of all environments together.
     pub steps: u64,
-    /// `serial` (reproducible bit for bit) or `threads`.
+    /// `serial` (reproducible bit for bit), `threads` or `central`.
     pub mode: Mode,
-    /// Actors go on while the learner learns, with slightly old weights (`threads` only).
+    /// Actors go on while the learner learns, with slightly old weights (not with `serial`).
     pub asynchronous: bool,
-    /// Environments of the run.
+    /// With `asynchronous`: act with the weights of exactly so many updates ago, so that what is
+    /// learned does not depend on the speed of the machine; null for the latest weights.
+    pub fixed_lag: Option<u64>,
+    /// Environments of the run; 0 chooses by mode, cores and device.
     pub envs: usize,
-    /// Actor threads (`threads` only); 0 for one per core.
+    /// Threads that step environments (not with `serial`); 0 for one per core.
     pub threads: usize,
+    /// Keep each of those threads on a core of its own.
+    pub pin_threads: bool,
     /// `auto`, `cpu` or `cuda:N`.
     pub device: DeviceChoice,
+    /// On a GPU: round the inputs of float32 products to TensorFloat-32, which is several times
+    /// faster.
+    pub tf32: bool,
     /// Threads of one libtorch operation of the learner; 0 chooses by mode and cores.
     pub torch_threads: usize,
     /// Each environment first plays up to so many random steps, so that they do not run in step.
@@ -76,6 +85,9 @@ pub enum Mode {
     Serial,
     /// Several threads, each with its own environments and its own copy of the policy.
     Threads,
+    /// Several threads with environments, and one that chooses the actions of all in large
+    /// batches: the mode for a GPU.
+    Central,
 }
 
 /// When and how much to evaluate.
@@ -100,6 +112,27 @@ pub struct CheckpointConfig {
     pub milestone_steps: Option<u64>,
 }
 
+impl Settings {
+    /// Puts a number in the place of `envs: 0`.
+    fn choose_envs(&mut self) -> Result<(), EngineError> {
+        if self.envs == 0 {
+            let on_gpu = self.device.resolve()? != starling_nets::Device::Cpu;
+            self.envs = match (self.mode, on_gpu) {
+                (Mode::Serial, _) => 8,
+                // What keeps a GPU busy while the other half of the environments steps.
+                (_, true) => 64 * cores(),
+                (_, false) => 8 * cores(),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get())
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -107,9 +140,12 @@ impl Default for Settings {
             steps: 100_000,
             mode: Mode::Serial,
             asynchronous: false,
+            fixed_lag: None,
             envs: 8,
             threads: 0,
+            pin_threads: false,
             device: DeviceChoice::Auto,
+            tf32: true,
             torch_threads: 0,
             decorrelate_steps: 0,
             stop_at_return: None,
@@ -147,13 +183,14 @@ impl RunConfig {
         let mut tree = value.as_object().cloned().unwrap_or_default();
         let (env_id, env) = named_section(&mut tree, "env", "id")?;
         let (algo_name, algo) = named_section(&mut tree, "algo", "name")?;
-        let config = Self {
+        let mut config = Self {
             env: parse_config("env", &env)?,
             env_id,
             algo_name,
             algo,
             settings: parse_config("", &Value::Object(tree))?,
         };
+        config.settings.choose_envs()?;
         config.check()?;
         Ok(config)
     }
@@ -241,12 +278,12 @@ impl RunConfig {
         s.device.resolve()?;
         require(s.steps >= 1, "steps", s.steps, "at least 1")?;
 
-        let fits = s.threads <= s.envs;
+        let groups = if s.mode == Mode::Central { GROUPS } else { 1 };
         require(
-            fits,
+            s.threads <= s.envs / groups,
             "threads",
             s.threads,
-            "at most one per environment (envs)",
+            "at most one per environment (envs; with mode=central, per two)",
         )?;
         require(
             s.log_every_steps >= 1,
@@ -259,6 +296,20 @@ impl RunConfig {
         let keep = s.checkpoint.keep_last;
         require(keep >= 1, "checkpoint.keep_last", keep, "at least 1")?;
 
+        let central = s.mode == Mode::Central;
+        require(
+            !central || s.envs >= 2,
+            "envs",
+            s.envs,
+            "at least 2 with mode=central, which lets two groups take turns",
+        )?;
+        let lag = s.fixed_lag;
+        require(
+            lag.is_none_or(|lag| s.asynchronous && (1..=16).contains(&lag)),
+            "fixed_lag",
+            lag.unwrap_or(0),
+            "between 1 and 16, and only with asynchronous=true",
+        )?;
         let serial = s.mode == Mode::Serial;
         require(
             !(serial && s.asynchronous),
@@ -319,6 +370,7 @@ pub(crate) fn spaces_of(env: &dyn Env) -> Spaces {
         observation: env.observation_space(),
         action,
         legal_actions,
+        frame_stack: env.frame_stack(),
     }
 }
 

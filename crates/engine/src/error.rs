@@ -38,9 +38,6 @@ pub enum EngineError {
     /// The replay refused something.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// Rollouts of one round that do not belong together.
-    #[error("the actors' rollouts have different columns or numbers of steps")]
-    Rollouts,
     /// Actors and learner lost each other.
     #[error(transparent)]
     Transport(#[from] TransportError),

@@ -76,7 +76,7 @@ pub fn evaluate(
 
     envs.reset(&mut rollout)?;
     while (0..count).any(|env| played[env].len() < quota(env)) {
-        let acting = Acting {
+        let mut acting = Acting {
             explore: false,
             env_steps: 0,
             first_env: 0,
@@ -84,25 +84,15 @@ pub fn evaluate(
             rngs: &mut rngs,
             state: &mut state,
         };
-        policy.act(0, &mut rollout, acting);
+        rollout.state.clone_from(acting.state);
+        policy.act(0, &mut rollout, acting.reborrow());
         envs.step(0, &mut rollout)?;
-        forget_ended(&mut state, &rollout, 0);
-        let acting = Acting {
-            explore: false,
-            env_steps: 0,
-            first_env: 0,
-            total_envs: count,
-            rngs: &mut rngs,
-            state: &mut state,
+        forget_ended(acting.state, &rollout, 0);
+        let rollout_and_acting = Part {
+            rollout: &mut rollout,
+            acting,
         };
-        let rollout_part = &mut rollout;
-        policy.finish(
-            0,
-            &mut [Part {
-                rollout: rollout_part,
-                acting,
-            }],
-        );
+        policy.finish(0, &mut [rollout_and_acting]);
         rollout.carry_over();
         for episode in envs.finished() {
             if played[episode.env].len() < quota(episode.env) {

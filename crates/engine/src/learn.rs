@@ -1,5 +1,7 @@
 //! The learner's side: experience in, updates, weights out.
 
+use std::time::{Duration, Instant};
+
 use serde::{Deserialize, Serialize};
 use starling_algos::{
     Algorithm, Batch, Experience, Learner, Progress, ReplayNeeds, Report, Spaces,
@@ -23,6 +25,9 @@ pub(crate) struct Pupil {
     /// Updates since the beginning.
     pub(crate) updates: u64,
     pub(crate) means: Means,
+    /// Time spent on learning, and how much of it on bringing batches to the device.
+    pub(crate) learning: Duration,
+    pub(crate) assembling: Duration,
 }
 
 /// Where batches come from.
@@ -107,6 +112,8 @@ impl Pupil {
             feed,
             updates: 0,
             means: Means::default(),
+            learning: Duration::ZERO,
+            assembling: Duration::ZERO,
         })
     }
 
@@ -139,10 +146,12 @@ impl Pupil {
             let lag = version.saturating_sub(rollout.version);
             self.means.add("policy_lag", lag as f64);
         }
+        let began = Instant::now();
         match &self.feed {
             Feed::Rollouts => self.learn_from_rollouts(rollouts, progress)?,
             Feed::Replay(_) => self.learn_from_replay(rollouts, progress)?,
         }
+        self.learning += began.elapsed();
         Ok(self.updates - before)
     }
 
@@ -152,16 +161,10 @@ impl Pupil {
         progress: Progress,
     ) -> Result<(), EngineError> {
         let parts: Vec<&Rollout> = rollouts.iter().map(|(_, rollout)| *rollout).collect();
-        let joined;
-        let whole = match parts.as_slice() {
-            [] => return Ok(()),
-            [single] => *single,
-            several => {
-                joined = Rollout::side_by_side(several).ok_or(EngineError::Rollouts)?;
-                &joined
-            }
-        };
-        let report = self.learner.update(Batch::Rollout(whole), progress);
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let report = self.learner.update(Batch::Rollouts(&parts), progress);
         let report = report.map_err(|source| EngineError::Learn {
             step: progress.env_steps,
             source,
@@ -212,6 +215,7 @@ impl Pupil {
 
     fn count(&mut self, report: &Report) {
         self.updates += 1;
+        self.assembling += Duration::from_secs_f64(report.assemble_s);
         for (name, value) in &report.metrics {
             self.means.add(name, *value);
         }

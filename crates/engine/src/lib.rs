@@ -6,6 +6,7 @@
 //! [`Transport`] (how rollouts and weights pass between actors and the learner), [`Training`]
 //! (the loop of a run: collect, learn, log, evaluate, checkpoint).
 
+mod central;
 mod checkpoint;
 mod collect;
 mod config;
@@ -13,6 +14,7 @@ mod error;
 mod evaluate;
 mod learn;
 mod pool;
+mod profile;
 mod run;
 mod transport;
 
@@ -22,7 +24,8 @@ pub use config::{
 };
 pub use error::EngineError;
 pub use evaluate::{Evaluation, evaluate};
+pub use profile::{Profile, Spent};
 pub use run::{
     Outcome, Reason, Status, Training, Watcher, evaluate_checkpoint, policy_of_checkpoint,
 };
-pub use transport::{InProcess, Parcel, Transport, TransportError, Weights};
+pub use transport::{InProcess, Parcel, Transport, TransportError, Wanted, Weights};

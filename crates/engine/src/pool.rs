@@ -1,91 +1,191 @@
-//! Actor threads: N actors, each on a thread of its own.
+//! The threads of a run that collect, and the learner's end of the way to them.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{Actor, EngineError, InProcess, Parcel, Transport, TransportError, Weights};
+use crate::central::Central;
+use crate::profile::Profile;
+use crate::{Actor, EngineError, InProcess, Parcel, Transport, TransportError, Wanted, Weights};
 
-/// Actors on threads of their own, and the learner's end of the way to them.
+/// How actors follow the learner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// They go on with the latest weights there are.
+    Free,
+    /// A rollout is collected with the weights that followed from the rollouts of exactly so
+    /// many rounds before the last one. At 0 actors and learner work in turns.
+    Lag(u64),
+}
+
+/// What an actor on a thread needs of the run around it.
+#[derive(Clone)]
+pub(crate) struct Station {
+    pub(crate) transport: Arc<InProcess>,
+    pub(crate) env_steps: Arc<AtomicU64>,
+    pub(crate) pace: Pace,
+    pub(crate) first_version: u64,
+    pub(crate) patience: Duration,
+    pub(crate) profile: Arc<Profile>,
+    /// Keep every thread on a core of its own.
+    pub(crate) pin: bool,
+}
+
+impl Station {
+    /// The weights for the rollout of this number.
+    pub(crate) fn weights(&self, rollout: u64) -> Result<Arc<Weights>, TransportError> {
+        let wanted = match self.pace {
+            Pace::Free => Wanted::Latest,
+            Pace::Lag(lag) => Wanted::Exactly(self.first_version + rollout.saturating_sub(lag)),
+        };
+        self.transport.weights(wanted, self.patience)
+    }
+
+    pub(crate) fn steps(&self) -> u64 {
+        self.env_steps.load(Ordering::Relaxed)
+    }
+
+    /// Runs what a thread does, and reports how it failed if it did.
+    pub(crate) fn guard(&self, actor: usize, work: impl FnOnce() -> Result<(), EngineError>) {
+        let reason = match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(Ok(()) | Err(EngineError::Transport(TransportError::Closed))) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
+        };
+        self.transport.fail(actor, reason);
+    }
+
+    /// Starts a thread, on a core of its own if so asked.
+    pub(crate) fn spawn(
+        &self,
+        name: String,
+        core: usize,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<JoinHandle<()>, TransportError> {
+        let pin = self.pin;
+        let started = std::thread::Builder::new().name(name).spawn(move || {
+            if pin {
+                pin_to_core(core);
+            }
+            work();
+        });
+        started.map_err(|error| TransportError::ActorFailed {
+            actor: core,
+            reason: format!("its thread could not be started: {error}"),
+        })
+    }
+}
+
+/// Keeps the calling thread on one core, counted round among those there are.
+fn pin_to_core(number: usize) {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    if let Some(core) = cores.get(number % cores.len().max(1)) {
+        core_affinity::set_for_current(*core);
+    }
+}
+
+/// Actors that wait to be moved to threads.
+pub(crate) enum Idle {
+    /// Each with environments and a policy of its own.
+    Actors(Vec<Actor>),
+    /// Environments on threads, one policy for all.
+    Central(Box<Central>),
+}
+
+/// Actors on threads, and the learner's end of the way to them.
 pub(crate) struct Pool {
-    transport: Arc<InProcess>,
-    env_steps: Arc<AtomicU64>,
+    station: Station,
     threads: Vec<JoinHandle<()>>,
-    lockstep: bool,
-    patience: Duration,
+    actors: usize,
     /// When each actor was last heard of, and how many parcels had come by then.
     heard: Vec<(Instant, usize)>,
     received: usize,
+    /// Parcels that came before it was their turn, by actor.
+    early: Vec<VecDeque<Parcel>>,
+}
+
+/// What a pool is started with.
+pub(crate) struct Start {
+    pub(crate) pace: Pace,
+    pub(crate) patience: Duration,
+    pub(crate) weights: Weights,
+    pub(crate) env_steps: u64,
+    pub(crate) profile: Arc<Profile>,
+    pub(crate) pin: bool,
 }
 
 impl Pool {
-    /// Starts one thread per actor (given with the number of its first environment). In
-    /// `lockstep` an actor waits for the weights that follow from its last rollout; otherwise
-    /// it goes on with the latest there are.
-    pub(crate) fn start(
-        actors: Vec<(usize, Actor)>,
-        lockstep: bool,
-        patience: Duration,
-        weights: Weights,
-        env_steps: u64,
-    ) -> Result<Self, EngineError> {
-        let transport = Arc::new(InProcess::new(QUEUED_PER_ACTOR * actors.len()));
-        let env_steps = Arc::new(AtomicU64::new(env_steps));
-        let first_version = weights.version;
-        transport.publish(weights);
-        let mut threads = Vec::new();
-        for (number, (first_env, actor)) in actors.into_iter().enumerate() {
-            let work = Work {
-                number,
-                first_env,
-                transport: Arc::clone(&transport),
-                env_steps: Arc::clone(&env_steps),
-                wanted: lockstep.then_some(first_version),
-                patience,
-            };
-            let thread = std::thread::Builder::new()
-                .name(format!("actor-{number}"))
-                .spawn(move || work.run(actor))
-                .map_err(|error| TransportError::ActorFailed {
-                    actor: number,
-                    reason: format!("its thread could not be started: {error}"),
-                })?;
-            threads.push(thread);
-        }
-        Ok(Self {
-            transport,
-            env_steps,
-            heard: vec![(Instant::now(), 0); threads.len()],
+    /// Moves actors to threads.
+    pub(crate) fn start(idle: Idle, start: Start) -> Result<Self, EngineError> {
+        let actors = match &idle {
+            Idle::Actors(actors) => actors.len(),
+            Idle::Central(central) => central.groups(),
+        };
+        let history = match start.pace {
+            Pace::Free => 1,
+            Pace::Lag(lag) => lag as usize + 2,
+        };
+        let station = Station {
+            transport: Arc::new(InProcess::new(QUEUED_PER_ACTOR * actors, history)),
+            env_steps: Arc::new(AtomicU64::new(start.env_steps)),
+            pace: start.pace,
+            first_version: start.weights.version,
+            patience: start.patience,
+            profile: start.profile,
+            pin: start.pin,
+        };
+        station.transport.publish(start.weights);
+        let mut pool = Self {
+            threads: Vec::new(),
+            actors,
+            heard: vec![(Instant::now(), 0); actors],
             received: 0,
-            threads,
-            lockstep,
-            patience,
-        })
+            early: (0..actors).map(|_| VecDeque::new()).collect(),
+            station,
+        };
+        match idle {
+            Idle::Central(central) => pool.threads = central.start(&pool.station)?,
+            Idle::Actors(actors) => {
+                for (number, actor) in actors.into_iter().enumerate() {
+                    let station = pool.station.clone();
+                    let work = move || station.guard(number, || act(&station, number, actor));
+                    let name = format!("actor-{number}");
+                    pool.threads.push(pool.station.spawn(name, number, work)?);
+                }
+            }
+        }
+        Ok(pool)
     }
 
-    /// One parcel of every actor (in lockstep, in their order), or as many parcels as there are
-    /// actors, whosever they are.
+    /// One parcel of every actor in their order, or, at a free pace, as many parcels as there
+    /// are actors, whosever they are.
     pub(crate) fn receive_all(&mut self) -> Result<Vec<Parcel>, EngineError> {
-        let mut parcels = Vec::new();
-        while parcels.len() < self.threads.len() {
-            parcels.push(self.receive(self.patience)?);
+        if self.station.pace == Pace::Free {
+            let parcels = (0..self.actors).map(|_| Ok(self.receive(self.station.patience)?));
+            return parcels.collect();
         }
-        if self.lockstep {
-            parcels.sort_by_key(|parcel: &Parcel| parcel.actor);
+        while self.early.iter().any(VecDeque::is_empty) {
+            let parcel = self.receive(self.station.patience)?;
+            self.early[parcel.actor].push_back(parcel);
         }
-        Ok(parcels)
+        Ok(self
+            .early
+            .iter_mut()
+            .filter_map(VecDeque::pop_front)
+            .collect())
     }
 
     /// What has arrived; waits for at least one parcel if `wait` is set.
     pub(crate) fn receive_ready(&mut self, wait: bool) -> Result<Vec<Parcel>, EngineError> {
         let mut parcels = Vec::new();
         if wait {
-            parcels.push(self.receive(self.patience)?);
+            parcels.push(self.receive(self.station.patience)?);
         }
-        while parcels.len() < self.threads.len() {
+        while parcels.len() < self.actors {
             match self.receive(Duration::ZERO) {
                 Ok(parcel) => parcels.push(parcel),
                 Err(TransportError::TimedOut { .. }) => break,
@@ -95,43 +195,47 @@ impl Pool {
         Ok(parcels)
     }
 
-    /// The next parcel, unless an actor has fallen silent. Without lockstep the others would
-    /// keep the learner going and nobody would notice.
+    /// The next parcel, unless an actor has fallen silent. At a free pace the others would keep
+    /// the learner going and nobody would notice.
     fn receive(&mut self, patience: Duration) -> Result<Parcel, TransportError> {
-        let parcel = self.transport.receive(patience)?;
+        let parcel = self.station.transport.receive(patience)?;
         self.received += 1;
         self.heard[parcel.actor] = (Instant::now(), self.received);
         // A parcel may have waited behind all those that the queue holds.
-        let queued = 2 * QUEUED_PER_ACTOR * self.threads.len();
-        let silent = self.heard.iter().position(|(at, parcels)| {
-            at.elapsed() > self.patience && self.received - parcels > queued
-        });
+        let queued = 2 * QUEUED_PER_ACTOR * self.actors;
+        let patience = self.station.patience;
+        let silent = self
+            .heard
+            .iter()
+            .position(|(at, parcels)| at.elapsed() > patience && self.received - parcels > queued);
         match silent {
             None => Ok(parcel),
             Some(actor) => Err(TransportError::ActorFailed {
                 actor,
                 reason: format!(
                     "nothing was heard of it for {} s (stall_timeout_s)",
-                    self.patience.as_secs_f64()
+                    patience.as_secs_f64()
                 ),
             }),
         }
     }
 
     pub(crate) fn publish(&self, weights: Weights, env_steps: u64) {
-        self.env_steps.store(env_steps, Ordering::Relaxed);
-        self.transport.publish(weights);
+        self.station.env_steps.store(env_steps, Ordering::Relaxed);
+        self.station.transport.publish(weights);
     }
 
     pub(crate) fn recycle(&self, parcels: Vec<Parcel>) {
         for parcel in parcels {
-            self.transport.recycle(parcel.actor, parcel.rollout);
+            let rollouts = parcel.rollouts.into_iter().map(|(_, rollout)| rollout);
+            let rollouts = rollouts.collect();
+            self.station.transport.recycle(parcel.actor, rollouts);
         }
     }
 
     /// Says that the learner is busy with something long, or no longer.
     pub(crate) fn set_busy(&self, busy: bool) {
-        self.transport.set_busy(busy);
+        self.station.transport.set_busy(busy);
     }
 }
 
@@ -143,7 +247,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.transport.close();
+        self.station.transport.close();
         let start = Instant::now();
         for thread in self.threads.drain(..) {
             while !thread.is_finished() && start.elapsed() < FAREWELL {
@@ -160,45 +264,28 @@ impl Drop for Pool {
     }
 }
 
-/// What one actor thread does.
-struct Work {
-    number: usize,
-    first_env: usize,
-    transport: Arc<InProcess>,
-    env_steps: Arc<AtomicU64>,
-    /// The version to wait for, in lockstep.
-    wanted: Option<u64>,
-    patience: Duration,
-}
-
-impl Work {
-    fn run(self, actor: Actor) {
-        let (transport, number) = (Arc::clone(&self.transport), self.number);
-        let reason = match catch_unwind(AssertUnwindSafe(|| self.act(actor))) {
-            Ok(Ok(()) | Err(EngineError::Transport(TransportError::Closed))) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
+/// What the thread of one actor does.
+fn act(station: &Station, number: usize, mut actor: Actor) -> Result<(), EngineError> {
+    starling_nets::set_threads(1);
+    let mut spare = None;
+    for rollout in 0.. {
+        let began = Instant::now();
+        let weights = station.weights(rollout)?;
+        station.profile.add("actor", "wait", began.elapsed());
+        actor.collect(&weights, station.steps(), &station.profile)?;
+        let episodes = actor.episodes();
+        let crew = actor.crew_mut();
+        let parcel = Parcel {
+            actor: number,
+            rollouts: vec![(crew.place().first_env, crew.take_rollout(spare.take()))],
+            episodes,
         };
-        transport.fail(number, reason);
+        let began = Instant::now();
+        let spares = station.transport.send(parcel, station.patience)?;
+        station.profile.add("actor", "wait", began.elapsed());
+        spare = spares.and_then(|mut spares| spares.pop());
     }
-
-    fn act(mut self, mut actor: Actor) -> Result<(), EngineError> {
-        starling_nets::set_threads(1);
-        let mut spare = None;
-        loop {
-            let at_least = self.wanted.unwrap_or(0);
-            let weights = self.transport.weights(at_least, self.patience)?;
-            actor.collect(&weights, self.env_steps.load(Ordering::Relaxed))?;
-            let parcel = Parcel {
-                actor: self.number,
-                first_env: self.first_env,
-                episodes: actor.episodes(),
-                rollout: actor.take_rollout(spare.take()),
-            };
-            spare = self.transport.send(parcel, self.patience)?;
-            self.wanted = self.wanted.map(|version| version + 1);
-        }
-    }
+    Ok(())
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
@@ -273,13 +360,21 @@ mod tests {
                 total_envs: 2,
             };
             let policy = algorithm.policy(Device::Cpu);
-            (i, Actor::with_envs(envs, policy, 16, 1, place, 0))
+            Actor::with_envs(envs, policy, 16, 1, place)
         });
         let weights = Weights {
             version: 0,
             values: algorithm.learner(1, Device::Cpu).weights(),
         };
-        Pool::start(actors.collect(), false, patience, weights, 0).unwrap()
+        let start = Start {
+            pace: Pace::Free,
+            patience,
+            weights,
+            env_steps: 0,
+            profile: Arc::default(),
+            pin: false,
+        };
+        Pool::start(Idle::Actors(actors.collect()), start).unwrap()
     }
 
     /// Neither a failing nor a panicking environment hangs a run: its message comes through.
@@ -323,8 +418,9 @@ mod tests {
     /// An actor that waits for weights that never come says who waited for whom.
     #[test]
     fn waiting_for_ever_is_no_option() {
-        let transport = InProcess::new(1);
-        let error = transport.weights(1, Duration::from_millis(10)).unwrap_err();
+        let transport = InProcess::new(1, 1);
+        let patience = Duration::from_millis(10);
+        let error = transport.weights(Wanted::Exactly(1), patience).unwrap_err();
         let message = error.to_string();
         assert!(
             message.contains("an actor waited 0 s for weights from the learner"),

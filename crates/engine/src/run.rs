@@ -1,6 +1,8 @@
 //! The loop of a run: collect, learn, log, evaluate, checkpoint.
 
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,12 +13,14 @@ use starling_record::{
     Checkpoint, Checkpoints, Recorder, Retention, Row, RunFolder, Summary, Window,
 };
 
+use crate::central::{Central, GROUPS};
 use crate::checkpoint::{self, Tally};
-use crate::collect::Place;
-use crate::config::spaces_of;
+use crate::collect::{Place, Recruits, rollout_steps};
+use crate::config::{cores, spaces_of};
 use crate::error::Unusable;
 use crate::learn::{Feed, Pupil};
-use crate::pool::Pool;
+use crate::pool::{Idle, Pace, Pool, Start};
+use crate::profile::Profile;
 use crate::{Actor, EngineError, Evaluation, Mode, RunConfig, Weights, evaluate};
 
 /// Episodes that statistics look back on.
@@ -34,13 +38,16 @@ pub struct Training {
     weights: Weights,
     tally: Tally,
     clock: Clock,
+    profile: Arc<Profile>,
 }
 
 enum Collectors {
     /// The main thread collects.
     Serial(Box<Actor>),
     /// Actors that wait to be moved to threads.
-    Waiting(Vec<(usize, Actor)>),
+    Waiting(Idle),
+    /// Nobody, for the moment of moving them.
+    Moving,
     /// Actors at work.
     Threads(Pool),
 }
@@ -165,8 +172,8 @@ impl Training {
         let mut notes: Vec<String> = damaged.iter().map(ToString::to_string).collect();
         let mut parts = Parts::make(&config, latest.step())?;
         let actor = match &mut parts.collectors {
-            Collectors::Serial(actor) => Some(&mut **actor),
-            Collectors::Waiting(_) | Collectors::Threads(_) => None,
+            Collectors::Serial(actor) => Some(actor.crew_mut()),
+            _ => None,
         };
         let restored = checkpoint::read(&latest, &mut parts.pupil, actor);
         let restored = restored.map_err(|Unusable(reason)| EngineError::Checkpoint {
@@ -194,6 +201,11 @@ impl Training {
             elapsed,
         );
         Ok((training, notes))
+    }
+
+    /// Where the time of this run goes, growing as it runs.
+    pub fn profile(&self) -> Arc<Profile> {
+        Arc::clone(&self.profile)
     }
 
     /// Runs to the end, or until `stop` is set, or until `stop_after` steps of the whole run
@@ -269,6 +281,7 @@ impl Training {
             collectors: parts.collectors,
             weights: Weights { version, values },
             tally,
+            profile: Arc::default(),
         }
     }
 
@@ -293,11 +306,14 @@ impl Training {
     /// Collects once and learns from it.
     fn round(&mut self) -> Result<(), EngineError> {
         let version = self.weights.version;
+        let assembled = self.pupil.assembling;
+        let learned = self.pupil.learning;
         let updates = match &mut self.collectors {
             Collectors::Serial(actor) => {
                 // Schedules stand where the rollout began: the last one is not at their end.
                 let progress = self.config.progress(&self.tally);
-                actor.collect(&self.weights, self.tally.env_steps)?;
+                let steps = self.tally.env_steps;
+                actor.collect(&self.weights, steps, &self.profile)?;
                 let episodes = actor.episodes();
                 let rollout = actor.rollout();
                 self.tally
@@ -306,9 +322,9 @@ impl Training {
             }
             Collectors::Threads(pool) => {
                 let progress = self.config.progress(&self.tally);
-                let lockstep = !self.config.settings.asynchronous;
+                let in_rounds = self.config.pace() != Pace::Free;
                 let began = Instant::now();
-                let parcels = match (&self.pupil.feed, lockstep) {
+                let parcels = match (&self.pupil.feed, in_rounds) {
                     (Feed::Rollouts, _) | (_, true) => pool.receive_all()?,
                     (Feed::Replay(_), false) if self.pupil.may_take(1) => {
                         pool.receive_ready(!self.pupil.may_learn())?
@@ -316,22 +332,27 @@ impl Training {
                     (Feed::Replay(_), false) => Vec::new(),
                 };
                 self.clock.waiting += began.elapsed();
+                self.profile.add("learner", "wait", began.elapsed());
+                let mut rollouts = Vec::new();
                 for parcel in &parcels {
-                    let rollout = &parcel.rollout;
-                    let steps = rollout.steps() * rollout.envs();
-                    self.tally.count(steps, &parcel.episodes);
+                    let its = parcel.rollouts.iter();
+                    let steps = its.clone().map(|(_, part)| part.steps() * part.envs());
+                    self.tally.count(steps.sum(), &parcel.episodes);
+                    rollouts.extend(its.map(|(first_env, rollout)| (*first_env, rollout)));
                 }
-                let rollouts = parcels
-                    .iter()
-                    .map(|parcel| (parcel.first_env, &parcel.rollout));
-                let rollouts: Vec<_> = rollouts.collect();
                 let updates = self.pupil.absorb(&rollouts, progress, version)?;
                 pool.recycle(parcels);
                 updates
             }
-            Collectors::Waiting(_) => 0,
+            Collectors::Waiting(_) | Collectors::Moving => 0,
         };
         self.tally.iterations += 1;
+        let assembling = self.pupil.assembling - assembled;
+        let learning = self.pupil.learning - learned;
+        self.profile.add("learner", "assemble", assembling);
+        let updating = learning.saturating_sub(assembling);
+        self.profile.add("learner", "update", updating);
+        let began = Instant::now();
         if updates > 0 {
             self.weights.values = self.pupil.learner.weights();
         }
@@ -341,6 +362,7 @@ impl Training {
         } else if updates > 0 {
             self.weights.version += 1;
         }
+        self.profile.add("learner", "publish", began.elapsed());
         Ok(())
     }
 
@@ -453,8 +475,8 @@ impl Training {
         let status = self.status();
         let recorder = self.recorder.state()?;
         let actor = match &self.collectors {
-            Collectors::Serial(actor) => Some(&**actor),
-            Collectors::Waiting(_) | Collectors::Threads(_) => None,
+            Collectors::Serial(actor) => Some(actor.crew()),
+            _ => None,
         };
         let score = self.score();
         let mut writer = self.checkpoints.begin(status.env_steps)?;
@@ -513,20 +535,23 @@ impl Training {
     }
 
     fn start_threads(&mut self) -> Result<(), EngineError> {
-        let Collectors::Waiting(actors) = &mut self.collectors else {
-            return Ok(());
+        let idle = match std::mem::replace(&mut self.collectors, Collectors::Moving) {
+            Collectors::Waiting(idle) => idle,
+            others => {
+                self.collectors = others;
+                return Ok(());
+            }
         };
-        let actors = std::mem::take(actors);
         let settings = &self.config.settings;
-        let patience = Duration::from_secs_f64(settings.stall_timeout_s);
-        let lockstep = !settings.asynchronous;
-        let pool = Pool::start(
-            actors,
-            lockstep,
-            patience,
-            self.weights.clone(),
-            self.tally.env_steps,
-        )?;
+        let start = Start {
+            pace: self.config.pace(),
+            patience: Duration::from_secs_f64(settings.stall_timeout_s),
+            weights: self.weights.clone(),
+            env_steps: self.tally.env_steps,
+            profile: Arc::clone(&self.profile),
+            pin: settings.pin_threads,
+        };
+        let pool = Pool::start(idle, start)?;
         self.collectors = Collectors::Threads(pool);
         Ok(())
     }
@@ -551,40 +576,12 @@ impl Parts {
         let spec = config.env_spec()?;
         let algorithm = config.algorithm()?;
         let device = settings.device.resolve()?;
+        starling_nets::allow_tf32(settings.tf32);
         let seed = match settings.mode {
             Mode::Serial => settings.seed,
-            Mode::Threads => settings.seed ^ step.rotate_left(32),
+            Mode::Threads | Mode::Central => settings.seed ^ step.rotate_left(32),
         };
-        let actor = |first_env: usize, envs: usize| {
-            let place = Place {
-                first_env,
-                envs,
-                total_envs: settings.envs,
-            };
-            Actor::new(
-                spec,
-                &config.env,
-                &*algorithm,
-                device,
-                seed,
-                place,
-                settings.decorrelate_steps,
-            )
-        };
-        let collectors = match settings.mode {
-            Mode::Serial => Collectors::Serial(Box::new(actor(0, settings.envs)?)),
-            Mode::Threads => {
-                let threads = config.actor_threads();
-                let mut actors = Vec::new();
-                for i in 0..threads {
-                    // As even as it goes: the first actors have one more where it must be.
-                    let first = i * settings.envs / threads;
-                    let next = (i + 1) * settings.envs / threads;
-                    actors.push((first, actor(first, next - first)?));
-                }
-                Collectors::Waiting(actors)
-            }
-        };
+        let collectors = collectors(config, &*algorithm, device, seed)?;
         let spaces = spaces_of(&*spec.make(&config.env)?);
         Ok(Self {
             pupil: Pupil::new(&*algorithm, &spaces, settings.seed, device, settings.envs)?,
@@ -595,7 +592,81 @@ impl Parts {
     }
 }
 
+/// Who steps the environments.
+fn collectors(
+    config: &RunConfig,
+    algorithm: &dyn Algorithm,
+    device: Device,
+    seed: u64,
+) -> Result<Collectors, EngineError> {
+    let settings = &config.settings;
+    let (envs, threads) = (settings.envs, config.actor_threads());
+    let spec = config.env_spec()?;
+    let actor = |share: Range<usize>| {
+        let place = Place {
+            first_env: share.start,
+            envs: share.len(),
+            total_envs: envs,
+        };
+        let decorrelate = settings.decorrelate_steps;
+        Actor::new(
+            spec,
+            &config.env,
+            algorithm,
+            device,
+            seed,
+            place,
+            decorrelate,
+        )
+    };
+    Ok(match settings.mode {
+        Mode::Serial => Collectors::Serial(Box::new(actor(0..envs)?)),
+        Mode::Threads => {
+            let actors = shares(0..envs, threads).map(actor);
+            Collectors::Waiting(Idle::Actors(actors.collect::<Result<_, _>>()?))
+        }
+        Mode::Central => {
+            let policy = algorithm.policy(device);
+            let recruits = Recruits {
+                spec,
+                options: &config.env,
+                discount: algorithm.discount(),
+                steps: rollout_steps(algorithm),
+                records: policy.records(),
+                state: policy.state(),
+                seed,
+                total_envs: envs,
+                decorrelate_steps: settings.decorrelate_steps,
+            };
+            let groups = shares(0..envs, GROUPS).map(|group| {
+                let crews = shares(group, threads);
+                crews
+                    .map(|share| recruits.crew(share.start, share.len()))
+                    .collect()
+            });
+            let groups = groups.collect::<Result<Vec<Vec<_>>, _>>()?;
+            let central = Central::new(policy, groups, config.torch_threads());
+            Collectors::Waiting(Idle::Central(Box::new(central)))
+        }
+    })
+}
+
+/// A range in so many parts, as even as it goes.
+fn shares(whole: Range<usize>, parts: usize) -> impl Iterator<Item = Range<usize>> {
+    let (start, length) = (whole.start, whole.len());
+    (0..parts).map(move |i| start + i * length / parts..start + (i + 1) * length / parts)
+}
+
 impl RunConfig {
+    /// How actors follow the learner.
+    fn pace(&self) -> Pace {
+        match (self.settings.asynchronous, self.settings.fixed_lag) {
+            (false, _) => Pace::Lag(0),
+            (true, Some(lag)) => Pace::Lag(lag),
+            (true, None) => Pace::Free,
+        }
+    }
+
     /// How many threads an operation of the learner uses. Serial and lockstep runs never act
     /// and learn at once: there it may have all cores.
     fn torch_threads(&self) -> usize {
@@ -612,7 +683,11 @@ impl RunConfig {
             0 => cores(),
             given => given,
         };
-        threads.min(settings.envs)
+        let groups = match settings.mode {
+            Mode::Central => GROUPS,
+            Mode::Serial | Mode::Threads => 1,
+        };
+        threads.min(settings.envs / groups)
     }
 
     fn progress(&self, tally: &Tally) -> Progress {
@@ -690,10 +765,6 @@ fn retention(config: &RunConfig) -> Retention {
         keep_last: checkpoint.keep_last,
         milestone_steps: checkpoint.milestone_steps,
     }
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
 /// Every setting by its dotted name.

@@ -20,12 +20,20 @@ pub struct Weights {
 pub struct Parcel {
     /// Number of the actor.
     pub actor: usize,
-    /// Number of its first environment among all of the run.
-    pub first_env: usize,
-    /// What it collected.
-    pub rollout: Rollout,
+    /// What it collected, in the order of environments, each with the number of its first
+    /// environment among all of the run.
+    pub rollouts: Vec<(usize, Rollout)>,
     /// Episodes that ended meanwhile.
     pub episodes: Vec<Episode>,
+}
+
+/// Which weights an actor asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The latest there are.
+    Latest,
+    /// One version and no other, so that a run does not depend on who was faster.
+    Exactly(u64),
 }
 
 /// The way between actors and the learner. Every implementation passes the same tests.
@@ -33,12 +41,17 @@ pub struct Parcel {
 /// All queues are bounded and every wait has a deadline. Experience arrives in the order in
 /// which one actor sent it, and nothing is lost before [`close`](Transport::close).
 pub trait Transport: Send + Sync {
-    /// Actor: the latest weights, at least of the given version, waiting for it if necessary.
-    fn weights(&self, at_least: u64, patience: Duration) -> Result<Arc<Weights>, TransportError>;
+    /// Actor: the weights it asks for, waiting for them if necessary. Versions older than the
+    /// last few are gone.
+    fn weights(&self, wanted: Wanted, patience: Duration) -> Result<Arc<Weights>, TransportError>;
 
     /// Actor: sends experience, waiting while the learner has not taken enough of the last.
-    /// Returns a used buffer to fill again, if there is one.
-    fn send(&self, parcel: Parcel, patience: Duration) -> Result<Option<Rollout>, TransportError>;
+    /// Returns used buffers to fill again, as many as it sent, if there are some.
+    fn send(
+        &self,
+        parcel: Parcel,
+        patience: Duration,
+    ) -> Result<Option<Vec<Rollout>>, TransportError>;
 
     /// Actor: says that it cannot go on, and why. The learner's next wait ends with that.
     fn fail(&self, actor: usize, reason: String);
@@ -49,8 +62,8 @@ pub trait Transport: Send + Sync {
     /// Learner: the next parcel, waiting for it at most so long.
     fn receive(&self, patience: Duration) -> Result<Parcel, TransportError>;
 
-    /// Learner: gives back the buffer of a parcel that was used, for the same actor.
-    fn recycle(&self, actor: usize, rollout: Rollout);
+    /// Learner: gives back the buffers of a parcel that was used, for the same actor.
+    fn recycle(&self, actor: usize, rollouts: Vec<Rollout>);
 
     /// Learner: says that it is busy with something long (an evaluation, a checkpoint), or no
     /// longer. Actors are patient meanwhile.
@@ -94,26 +107,30 @@ pub struct InProcess {
     shared: Mutex<Shared>,
     changed: Condvar,
     capacity: usize,
+    history: usize,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    weights: Option<Arc<Weights>>,
+    /// The last versions, oldest first.
+    weights: VecDeque<Arc<Weights>>,
     parcels: VecDeque<Parcel>,
     /// Used buffers by actor: those of different actors may differ in size.
-    spares: BTreeMap<usize, Vec<Rollout>>,
+    spares: BTreeMap<usize, Vec<Vec<Rollout>>>,
     busy: bool,
     failure: Option<(usize, String)>,
     closed: bool,
 }
 
 impl InProcess {
-    /// A transport that holds at most `capacity` parcels.
-    pub fn new(capacity: usize) -> Self {
+    /// A transport that holds at most `capacity` parcels and the last `history` versions of the
+    /// weights.
+    pub fn new(capacity: usize, history: usize) -> Self {
         Self {
             shared: Mutex::default(),
             changed: Condvar::new(),
             capacity: capacity.max(1),
+            history: history.max(1),
         }
     }
 
@@ -155,14 +172,22 @@ impl InProcess {
 }
 
 impl Transport for InProcess {
-    fn weights(&self, at_least: u64, patience: Duration) -> Result<Arc<Weights>, TransportError> {
+    fn weights(&self, wanted: Wanted, patience: Duration) -> Result<Arc<Weights>, TransportError> {
         self.wait_for("an actor", "weights from the learner", patience, |shared| {
-            let weights = shared.weights.as_ref()?;
-            (weights.version >= at_least).then(|| Ok(Arc::clone(weights)))
+            let mut versions = shared.weights.iter();
+            let found = match wanted {
+                Wanted::Latest => versions.next_back(),
+                Wanted::Exactly(version) => versions.find(|weights| weights.version == version),
+            };
+            found.map(|weights| Ok(Arc::clone(weights)))
         })
     }
 
-    fn send(&self, parcel: Parcel, patience: Duration) -> Result<Option<Rollout>, TransportError> {
+    fn send(
+        &self,
+        parcel: Parcel,
+        patience: Duration,
+    ) -> Result<Option<Vec<Rollout>>, TransportError> {
         let actor = parcel.actor;
         let mut parcel = Some(parcel);
         self.wait_for(
@@ -188,7 +213,11 @@ impl Transport for InProcess {
 
     fn publish(&self, weights: Weights) {
         let weights = Arc::new(weights);
-        self.lock().weights = Some(weights);
+        let mut shared = self.lock();
+        shared.weights.push_back(weights);
+        if shared.weights.len() > self.history {
+            shared.weights.pop_front();
+        }
         self.changed.notify_all();
     }
 
@@ -208,11 +237,11 @@ impl Transport for InProcess {
         )
     }
 
-    fn recycle(&self, actor: usize, rollout: Rollout) {
+    fn recycle(&self, actor: usize, rollouts: Vec<Rollout>) {
         let mut shared = self.lock();
         let spares = shared.spares.entry(actor).or_default();
         if spares.len() < self.capacity {
-            spares.push(rollout);
+            spares.push(rollouts);
         }
     }
 
@@ -243,8 +272,7 @@ mod tests {
         rollout.rewards.as_mut_slice::<f32>()[0] = reward;
         Parcel {
             actor,
-            first_env: actor,
-            rollout,
+            rollouts: vec![(actor, rollout)],
             episodes: Vec::new(),
         }
     }
@@ -254,7 +282,8 @@ mod tests {
         Weights { version, values }
     }
 
-    /// What every transport has to do; `make` gives one that holds two parcels.
+    /// What every transport has to do; `make` gives one that holds two parcels and two
+    /// versions.
     fn conformance<T: Transport + 'static>(make: impl Fn() -> T) {
         order_is_kept_and_queues_are_bounded(make());
         weights_are_waited_for_by_version(make());
@@ -278,8 +307,9 @@ mod tests {
         let thread = std::thread::spawn(move || sender.send(parcel(0, 3.0), PATIENT));
         for expected in [1.0, 2.0, 3.0] {
             let received = transport.receive(PATIENT).unwrap();
-            assert_eq!(received.rollout.rewards.as_slice::<f32>(), [expected]);
-            transport.recycle(received.actor, received.rollout);
+            let (_, rollout) = received.rollouts.into_iter().next().unwrap();
+            assert_eq!(rollout.rewards.as_slice::<f32>(), [expected]);
+            transport.recycle(received.actor, vec![rollout]);
         }
         thread.join().unwrap().unwrap();
         let empty = transport.receive(SOON).unwrap_err();
@@ -294,21 +324,27 @@ mod tests {
 
     fn weights_are_waited_for_by_version(transport: impl Transport + 'static) {
         let transport = Arc::new(transport);
-        assert!(transport.weights(0, SOON).is_err());
+        assert!(transport.weights(Wanted::Latest, SOON).is_err());
         transport.publish(weights(0));
-        assert_eq!(transport.weights(0, SOON).unwrap().version, 0);
-        assert!(transport.weights(1, SOON).is_err());
+        let latest = transport.weights(Wanted::Latest, SOON).unwrap();
+        assert_eq!(latest.version, 0);
+        assert!(transport.weights(Wanted::Exactly(1), SOON).is_err());
         let reader = Arc::clone(&transport);
-        let thread = std::thread::spawn(move || reader.weights(1, PATIENT));
-        transport.publish(weights(3));
-        assert_eq!(thread.join().unwrap().unwrap().values, [3.0]);
+        let thread = std::thread::spawn(move || reader.weights(Wanted::Exactly(1), PATIENT));
+        transport.publish(weights(1));
+        assert_eq!(thread.join().unwrap().unwrap().values, [1.0]);
+        // The last two versions can be had, older ones are gone.
+        transport.publish(weights(2));
+        let before = transport.weights(Wanted::Exactly(1), SOON).unwrap();
+        assert_eq!(before.values, [1.0]);
+        assert!(transport.weights(Wanted::Exactly(0), SOON).is_err());
     }
 
     fn actors_are_patient_with_a_busy_learner(transport: impl Transport + 'static) {
         let transport = Arc::new(transport);
         transport.set_busy(true);
         let actor = Arc::clone(&transport);
-        let thread = std::thread::spawn(move || actor.weights(0, SOON));
+        let thread = std::thread::spawn(move || actor.weights(Wanted::Latest, SOON));
         std::thread::sleep(4 * SOON);
         assert!(!thread.is_finished());
         transport.set_busy(false);
@@ -323,13 +359,13 @@ mod tests {
         let failed = thread.join().unwrap().unwrap_err();
         assert_eq!(failed.to_string(), "actor 3 failed: no more coins");
         let actor = Arc::clone(&transport);
-        let thread = std::thread::spawn(move || actor.weights(0, PATIENT));
+        let thread = std::thread::spawn(move || actor.weights(Wanted::Latest, PATIENT));
         transport.close();
         assert_eq!(thread.join().unwrap().unwrap_err(), TransportError::Closed);
     }
 
     #[test]
     fn in_process_conforms() {
-        conformance(|| InProcess::new(2));
+        conformance(|| InProcess::new(2, 2));
     }
 }

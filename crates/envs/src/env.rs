@@ -30,6 +30,14 @@ pub trait Env: Send {
         obs: ObsMut<'_>,
     ) -> Result<Step, EnvError>;
 
+    /// Frames in an observation `[K, ..]` that is a stack of the last K frames, newest last:
+    /// within an episode, each is the one before it moved by one frame. `None` if it is not.
+    ///
+    /// With this promise only new frames have to be kept or sent.
+    fn frame_stack(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether some actions are illegal at times; constant over the environment's life.
     fn masks_actions(&self) -> bool {
         false
@@ -74,6 +82,10 @@ impl<E: Env + ?Sized> Env for Box<E> {
         obs: ObsMut<'_>,
     ) -> Result<Step, EnvError> {
         (**self).step(action, rng, obs)
+    }
+
+    fn frame_stack(&self) -> Option<usize> {
+        (**self).frame_stack()
     }
 
     fn masks_actions(&self) -> bool {

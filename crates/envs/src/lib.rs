@@ -21,7 +21,7 @@ mod wrappers;
 pub use env::{Action, Env, EnvError, ObsMut, Step};
 pub use random::{Rng, stream};
 pub use registry::{EnvOptions, EnvSpec, UnknownEnv};
-pub use rollout::Rollout;
+pub use rollout::{Resident, Rollout};
 pub use space::{Bounds, Space};
 pub use vector::{Episode, VecEnv, VecSnapshot};
 pub use wrappers::TimeLimit;

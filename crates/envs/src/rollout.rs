@@ -1,5 +1,7 @@
 //! One block of experience: T steps of B environments, as columns.
 
+use std::any::Any;
+
 use starling_tree::{Array, DType, Spec, Tree};
 
 use crate::Space;
@@ -38,7 +40,45 @@ pub struct Rollout {
     pub state: Tree<Array>,
     /// Version of the weights that chose the actions of the first step.
     pub version: u64,
+    /// What the policy left on its device for a learner there.
+    pub resident: Resident,
     final_spec: Tree<Spec>,
+}
+
+/// A copy of observations that a policy left on its device, so that a learner on the same device
+/// need not bring them there again. What it is, only the two know; the rollout is complete
+/// without it, so it takes no part in copies and comparisons.
+#[derive(Default)]
+pub struct Resident(Option<Box<dyn Any + Send + Sync>>);
+
+impl Resident {
+    /// Leaves something.
+    pub fn new(what: impl Any + Send + Sync) -> Self {
+        Self(Some(Box::new(what)))
+    }
+
+    /// What was left, if it is of this type.
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.0.as_ref()?.downcast_ref()
+    }
+}
+
+impl Clone for Resident {
+    fn clone(&self) -> Self {
+        Self(None)
+    }
+}
+
+impl PartialEq for Resident {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl std::fmt::Debug for Resident {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "Resident" } else { "None" })
+    }
 }
 
 impl Rollout {
@@ -75,6 +115,7 @@ impl Rollout {
             policy: Tree::zeros(policy, &[steps, envs]),
             state: Tree::zeros(state, &[envs]),
             version: 0,
+            resident: Resident::default(),
             final_spec: observation.spec(),
         }
     }
@@ -97,13 +138,13 @@ impl Rollout {
         let first = *parts.first()?;
         let columns = |pick: fn(&Rollout) -> &Array| {
             let arrays: Vec<&Array> = parts.iter().map(|part| pick(part)).collect();
-            join(&arrays, 1)
+            Array::side_by_side(&arrays, 1)
         };
         let trees = |pick: fn(&Rollout) -> &Tree<Array>, dimension: usize| {
             let mut joined = pick(first).map(Array::clone);
             for (path, array) in joined.leaves_mut() {
                 let arrays = parts.iter().map(|part| pick(part).get(&path)?.leaf());
-                *array = join(&arrays.collect::<Option<Vec<_>>>()?, dimension)?;
+                *array = Array::side_by_side(&arrays.collect::<Option<Vec<_>>>()?, dimension)?;
             }
             Some(joined)
         };
@@ -113,7 +154,10 @@ impl Rollout {
                 None => None,
                 Some(_) => {
                     let arrays = parts.iter().map(|part| part.legal.as_ref());
-                    Some(join(&arrays.collect::<Option<Vec<_>>>()?, 1)?)
+                    Some(Array::side_by_side(
+                        &arrays.collect::<Option<Vec<_>>>()?,
+                        1,
+                    )?)
                 }
             },
             actions: columns(|part| &part.actions)?,
@@ -126,6 +170,7 @@ impl Rollout {
             policy: trees(|part| &part.policy, 1)?,
             state: trees(|part| &part.state, 0)?,
             version: parts.iter().map(|part| part.version).min()?,
+            resident: Resident::default(),
             final_spec: first.final_spec.clone(),
         };
         let mut first_env = 0;
@@ -162,6 +207,7 @@ impl Rollout {
         }
         self.final_at.clear();
         self.final_legal.clear();
+        self.resident = Resident::default();
     }
 
     fn push_final(&mut self, from: &Tree<Array>, index: &[usize], at: (usize, usize)) {
@@ -180,35 +226,6 @@ impl Rollout {
         copy_row(&mut self.final_obs, &[used], from, index);
         self.final_at.push(at);
     }
-}
-
-/// Arrays laid side by side along a dimension; `None` if they differ in another one.
-fn join(arrays: &[&Array], dimension: usize) -> Option<Array> {
-    let first = arrays.first()?;
-    let mut shape = first.shape().to_vec();
-    let fits = |array: &&&Array| {
-        let (a, b) = (array.shape(), first.shape());
-        array.dtype() == first.dtype()
-            && a.len() == b.len()
-            && a[..dimension] == b[..dimension]
-            && a[dimension + 1..] == b[dimension + 1..]
-    };
-    if shape.len() <= dimension || arrays.iter().filter(fits).count() != arrays.len() {
-        return None;
-    }
-    shape[dimension] = arrays.iter().map(|array| array.shape()[dimension]).sum();
-    let rows: usize = shape[..dimension].iter().product();
-    let mut joined = Array::zeros(first.dtype(), &shape);
-    let mut rest = joined.bytes_mut();
-    for row in 0..rows {
-        for array in arrays {
-            let width = array.bytes().len() / rows.max(1);
-            let (target, after) = rest.split_at_mut(width);
-            target.copy_from_slice(&array.bytes()[row * width..(row + 1) * width]);
-            rest = after;
-        }
-    }
-    Some(joined)
 }
 
 fn carry_row(array: &mut Array, last: usize) {

@@ -55,6 +55,10 @@ impl<E: Env> Env for TimeLimit<E> {
         Ok(step)
     }
 
+    fn frame_stack(&self) -> Option<usize> {
+        self.env.frame_stack()
+    }
+
     fn masks_actions(&self) -> bool {
         self.env.masks_actions()
     }

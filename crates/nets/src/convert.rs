@@ -36,7 +36,7 @@ pub fn array_of(tensor: &Tensor) -> Array {
     array
 }
 
-fn kind_of(dtype: DType) -> Kind {
+pub(crate) fn kind_of(dtype: DType) -> Kind {
     match dtype {
         DType::U8 => Kind::Uint8,
         DType::I32 => Kind::Int,

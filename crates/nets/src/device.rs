@@ -103,7 +103,11 @@ pub fn load_cuda() -> bool {
     // is called here, and it is never unloaded.
     #[expect(unsafe_code, reason = "there is no safe way to load a library")]
     let loaded = unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_NOW | RTLD_GLOBAL) };
-    loaded.map(std::mem::forget).is_ok()
+    let there = loaded.map(std::mem::forget).is_ok();
+    if there {
+        crate::native::load_graphs();
+    }
+    there
 }
 
 /// Sets how many threads libtorch uses for one operation that is called from this thread.

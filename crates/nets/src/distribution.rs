@@ -107,6 +107,36 @@ pub enum Distribution {
 }
 
 impl Distribution {
+    /// The same on the host.
+    pub fn on_host(&self) -> Self {
+        let host = |tensor: &Tensor| tensor.to_device(tch::Device::Cpu);
+        match self {
+            Distribution::Categorical { logits, choices } => Distribution::Categorical {
+                logits: host(logits),
+                choices: choices.clone(),
+            },
+            Distribution::Gaussian { mean, log_std } => Distribution::Gaussian {
+                mean: host(mean),
+                log_std: host(log_std),
+            },
+        }
+    }
+
+    /// Some of the rows.
+    pub fn rows(&self, first: usize, count: usize) -> Self {
+        let part = |tensor: &Tensor| tensor.narrow(0, first as i64, count as i64);
+        match self {
+            Distribution::Categorical { logits, choices } => Distribution::Categorical {
+                logits: part(logits),
+                choices: choices.clone(),
+            },
+            Distribution::Gaussian { mean, log_std } => Distribution::Gaussian {
+                mean: part(mean),
+                log_std: log_std.shallow_clone(),
+            },
+        }
+    }
+
     /// Log-probability of actions `[N]` or `[N, D]`, as `[N]`.
     pub fn log_prob(&self, actions: &Tensor) -> Tensor {
         match self {

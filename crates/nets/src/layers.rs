@@ -54,12 +54,13 @@ impl Linear {
     }
 }
 
-/// A convolution over `[N, C, H, W]` without padding.
+/// A convolution over `[N, C, H, W]`.
 #[derive(Clone, Debug)]
 pub struct Conv2d {
     weight: ParamId,
     bias: ParamId,
     stride: i64,
+    padding: usize,
     kernel: usize,
     channels: usize,
 }
@@ -82,23 +83,57 @@ impl Conv2d {
             weight,
             bias,
             stride: stride as i64,
+            padding: 0,
             kernel,
             channels,
         }
     }
 
+    /// The same with so many zeros around the image.
+    pub fn padded(self, padding: usize) -> Self {
+        Self { padding, ..self }
+    }
+
     /// The convolution.
     pub fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
         let bias = Some(params.get(self.bias));
-        let stride = [self.stride; 2];
-        x.conv2d(params.get(self.weight), bias, stride, [0; 2], [1; 2], 1)
+        let (stride, padding) = ([self.stride; 2], [self.padding as i64; 2]);
+        x.conv2d(params.get(self.weight), bias, stride, padding, [1; 2], 1)
     }
 
     /// `[channels, height, width]` of the output; `None` if the input is smaller than the
     /// kernel.
     pub fn output(&self, height: usize, width: usize) -> Option<[usize; 3]> {
-        let side = |n: usize| Some(n.checked_sub(self.kernel)? / self.stride as usize + 1);
+        let side = |n: usize| {
+            let room = (n + 2 * self.padding).checked_sub(self.kernel)?;
+            Some(room / self.stride as usize + 1)
+        };
         Some([self.channels, side(height)?, side(width)?])
+    }
+}
+
+/// Scales each item to mean 0 and deviation 1, then by learnt factors (Ba et al. 2016).
+#[derive(Clone, Debug)]
+pub struct LayerNorm {
+    weight: ParamId,
+    bias: ParamId,
+    shape: Vec<i64>,
+}
+
+impl LayerNorm {
+    /// Adds the layer's parameters to a layout; `shape` is that of one item.
+    pub fn new(layout: &mut Layout, name: &str, shape: &[usize]) -> Self {
+        Self {
+            weight: layout.add(format!("{name}.weight"), shape, Init::Constant(1.0)),
+            bias: layout.add(format!("{name}.bias"), shape, Init::Constant(0.0)),
+            shape: shape.iter().map(|&n| n as i64).collect(),
+        }
+    }
+
+    /// The normalised items `[N, ..]`.
+    pub fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
+        let (weight, bias) = (params.get(self.weight), params.get(self.bias));
+        x.layer_norm(self.shape.as_slice(), Some(weight), Some(bias), 1e-5, false)
     }
 }
 
@@ -216,6 +251,20 @@ mod tests {
         }
     }
 
+    /// (1, 3) has mean 2 and deviation 1.
+    #[test]
+    fn layer_normalisation_by_hand() {
+        let mut layout = Layout::default();
+        let norm = LayerNorm::new(&mut layout, "norm", &[2]);
+        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+        let x = Tensor::from_slice(&[1f32, 3.0]).reshape([1, 2]);
+        let y = Vec::<f32>::try_from(norm.forward(&params, &x).reshape([-1])).unwrap();
+        assert!(
+            (y[0] + 1.0).abs() < 1e-4 && (y[1] - 1.0).abs() < 1e-4,
+            "{y:?}"
+        );
+    }
+
     #[test]
     fn convolution_sizes_are_those_of_the_nature_network() {
         let mut layout = Layout::default();
@@ -223,5 +272,6 @@ mod tests {
         let conv = Conv2d::new(&mut layout, "conv", 4, 32, 8, 4, init);
         assert_eq!(conv.output(84, 84), Some([32, 20, 20]));
         assert_eq!(conv.output(7, 84), None);
+        assert_eq!(conv.padded(2).output(84, 84), Some([32, 21, 21]));
     }
 }

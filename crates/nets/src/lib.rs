@@ -10,15 +10,20 @@
 mod convert;
 mod device;
 mod distribution;
+mod graph;
 mod init;
 mod layers;
 mod model;
+mod native;
 mod noisy;
+mod normalize;
 mod optimizer;
 mod params;
 mod q_network;
 mod recurrent_q;
 mod schedule;
+mod script;
+mod staging;
 mod torso;
 
 pub use convert::{array_of, tensor_of, tensor_of_view, tree_of};
@@ -26,14 +31,18 @@ pub use device::{
     DeviceChoice, DeviceError, cuda_devices, load_cuda, set_threads, threads, torch_version,
 };
 pub use distribution::{Distribution, PolicyHead, argmax, sample_categorical};
+pub use graph::Graph;
 pub use init::Init;
-pub use layers::{Activation, Conv2d, Linear, Lstm};
-pub use model::{ActorCritic, ActorCriticOutput, NetConfig};
+pub use layers::{Activation, Conv2d, LayerNorm, Linear, Lstm};
+pub use model::{ActorCritic, ActorCriticOutput, LastInput, NetConfig};
+pub use native::{allow_tf32, copy_async, has_graphs, own_stream, synchronize};
 pub use noisy::{NoisyLinear, draw_noise};
+pub use normalize::RunningNorm;
 pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind, clip_global_norm};
 pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use q_network::{QHead, QNetConfig, QNetwork, QuantileEmbedding, number_of_actions};
 pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;
+pub use staging::Staging;
 pub use tch::{Device, Kind, Tensor, no_grad};
 pub use torso::{Torso, TorsoKind};

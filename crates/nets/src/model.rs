@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use starling_envs::Space;
-use starling_tree::{DType, Spec, Tree};
+use starling_tree::{DType, Spec, Tree, View};
 use tch::Tensor;
 
 use crate::torso::layer_init;
@@ -15,70 +15,92 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetConfig {
-    /// Which network looks at observations: `auto`, `mlp`, `minatar` or `nature`.
+    /// Which network looks at observations: `auto`, `mlp`, `minatar`, `nature`, `simpleconv`,
+    /// `shallow` or `resnet`.
     pub torso: TorsoKind,
+    /// A network of your own that looks at observations: a TorchScript file that
+    /// `examples/torchscript/export.py` wrote, in place of the torso.
+    pub torchscript: Option<String>,
+    /// Factor on the number of filters of each convolution.
+    pub width: usize,
     /// Sizes of the fully connected layers; null takes what is usual for the torso.
     pub hidden: Option<Vec<usize>>,
     /// What follows each fully connected layer: `relu` or `tanh`.
     pub activation: Activation,
+    /// Layer normalisation after each fully connected layer and each convolution outside
+    /// residual blocks.
+    pub layer_norm: bool,
     /// Size of an LSTM between the torso and the heads; 0 for none.
     pub lstm: usize,
+    /// Show the last action and the last reward, clipped to ±1, to what follows the torso
+    ///.
+    pub last_action_reward: bool,
     /// Orthogonal first weights; false takes PyTorch's default.
     pub orthogonal: bool,
-    /// A torso of its own for the value (networks without an LSTM only).
+    /// A torso of its own for the value, and an LSTM if there is one.
     pub separate_critic: bool,
+    /// Bring observations to mean 0 and deviation 1 by running statistics, which are kept with
+    /// the weights.
+    pub normalize_observations: bool,
 }
 
 impl Default for NetConfig {
     fn default() -> Self {
         Self {
             torso: TorsoKind::Auto,
+            torchscript: None,
+            width: 1,
             hidden: None,
             activation: Activation::Relu,
+            layer_norm: false,
             lstm: 0,
+            last_action_reward: false,
             orthogonal: true,
             separate_critic: false,
+            normalize_observations: false,
         }
     }
 }
 
 impl NetConfig {
-    /// The first setting that is out of range: its name, its value, what is allowed.
+    /// The first setting that is out of range or contradicts another: its name, its value, what
+    /// is allowed.
     pub fn problem(&self) -> Option<(&'static str, String, &'static str)> {
         const MOST: usize = 1 << 16;
         let sizes = self.hidden.as_deref().unwrap_or_default();
         if let Some(size) = sizes.iter().find(|size| !(1..=MOST).contains(*size)) {
             return Some(("net.hidden", size.to_string(), "sizes between 1 and 65536"));
         }
+        if !(1..=64).contains(&self.width) {
+            return Some(("net.width", self.width.to_string(), "between 1 and 64"));
+        }
+        if let Some(path) = &self.torchscript {
+            let built_in = NetConfig::default();
+            let untouched = self.torso == built_in.torso
+                && self.width == 1
+                && self.hidden.is_none()
+                && !self.layer_norm
+                && !self.normalize_observations;
+            if !untouched {
+                let allowed = "null with torso, width, hidden, layer_norm or \
+                               normalize_observations: those describe the built-in networks";
+                return Some(("net.torchscript", path.clone(), allowed));
+            }
+        }
         (self.lstm > MOST).then(|| ("net.lstm", self.lstm.to_string(), "at most 65536"))
-    }
-
-    fn torso(
-        &self,
-        layout: &mut Layout,
-        name: &str,
-        observations: &Space,
-    ) -> Result<Torso, ShapeMismatch> {
-        Torso::new(
-            layout,
-            name,
-            observations,
-            self.torso,
-            self.hidden.as_deref(),
-            self.activation,
-            self.orthogonal,
-        )
     }
 }
 
 /// A policy and the value of being in a state.
 #[derive(Clone, Debug)]
 pub struct ActorCritic {
-    torso: Torso,
-    critic: Option<Torso>,
-    core: Option<Lstm>,
+    trunk: Trunk,
+    critic: Option<Trunk>,
     policy: PolicyHead,
     value: Linear,
+    /// How the last action and reward are shown, if they are: then observations are
+    /// [`with_last`](ActorCritic::with_last).
+    pub last: Option<LastInput>,
 }
 
 /// What an [`ActorCritic`] says about observations `[T, B]`, rows in time-major order.
@@ -101,41 +123,47 @@ impl ActorCritic {
         observations: &Space,
         actions: &Space,
     ) -> Result<Self, ShapeMismatch> {
-        let torso = config.torso(layout, "torso", observations)?;
-        let mut features = torso.features;
-        let core = (config.lstm > 0).then(|| {
-            let init = layer_init(config.orthogonal, features, 1.0);
-            Lstm::new(layout, "core", features, config.lstm, init)
-        });
-        if let Some(core) = &core {
-            features = core.size;
-        }
-        let critic = match config.separate_critic && core.is_none() {
-            true => Some(config.torso(layout, "critic", observations)?),
+        let last = match config.last_action_reward {
+            true => Some(LastInput::new(actions)?),
             false => None,
         };
+        let extra = last.as_ref().map_or(0, |last| last.size);
+        let names = ["torso", "core", "hidden", "cell"];
+        let trunk = Trunk::new(layout, config, observations, extra, names)?;
+        let names = ["critic", "critic_core", "critic_hidden", "critic_cell"];
+        let critic = match config.separate_critic {
+            true => Some(Trunk::new(layout, config, observations, extra, names)?),
+            false => None,
+        };
+        let features = trunk.features();
         let init = layer_init(config.orthogonal, features, 0.01);
         let policy = PolicyHead::new(layout, "policy", features, actions, init)?;
         let init = layer_init(config.orthogonal, features, 1.0);
         let value = Linear::new(layout, "value", features, 1, init);
         Ok(Self {
-            torso,
+            trunk,
             critic,
-            core,
             policy,
             value,
+            last,
         })
     }
 
     /// The recurrent state of one environment; empty without an LSTM.
     pub fn state_spec(&self) -> Tree<Spec> {
-        match &self.core {
-            None => Tree::empty(),
-            Some(core) => {
-                let spec = || Tree::Leaf(Spec::new(DType::F32, &[core.size]));
-                Tree::node([("hidden", spec()), ("cell", spec())])
-            }
-        }
+        let trunks = [Some(&self.trunk), self.critic.as_ref()];
+        let cores = trunks.into_iter().flatten();
+        let cores = cores.filter_map(|trunk| Some((trunk.state_names, trunk.core.as_ref()?)));
+        let parts = cores.flat_map(|(names, core)| {
+            names.map(|name| (name, Tree::Leaf(Spec::new(DType::F32, &[core.size]))))
+        });
+        Tree::node(parts)
+    }
+
+    /// Observations `[N, ..]` together with the encoded last actions and rewards that
+    /// [`LastInput::encode`] gives.
+    pub fn with_last(observation: Tree<Tensor>, last: Tensor) -> Tree<Tensor> {
+        Tree::node([("observation", observation), ("last", Tree::Leaf(last))])
     }
 
     /// Policy and value for observations `[T·B, ..]` of `steps` = T steps.
@@ -151,29 +179,163 @@ impl ActorCritic {
         starts: &Tensor,
         state: &Tree<Tensor>,
     ) -> ActorCriticOutput {
-        let mut features = self.torso.forward(params, obs);
-        let mut states = Tree::empty();
-        if let Some(core) = &self.core {
-            let part = |name| match state.get(name) {
-                Some(Tree::Leaf(tensor)) => tensor,
-                _ => panic!("the recurrent state has no part called '{name}'"),
-            };
-            let sequence = features.reshape([steps as i64, -1, features.size()[1]]);
-            let state = (part("hidden"), part("cell"));
-            let (hidden, cell) = core.forward(params, &sequence, starts, state);
-            features = hidden.flatten(0, 1);
-            let (hidden, cell) = (features.shallow_clone(), cell.flatten(0, 1));
-            states = Tree::node([("hidden", Tree::Leaf(hidden)), ("cell", Tree::Leaf(cell))]);
-        }
+        let (obs, last) = self.parts(obs);
+        let mut states = Vec::new();
+        let mut run =
+            |trunk: &Trunk| trunk.forward(params, obs, last, steps, starts, state, &mut states);
+        let features = run(&self.trunk);
         let value = match &self.critic {
-            Some(critic) => self.value.forward(params, &critic.forward(params, obs)),
+            Some(critic) => self.value.forward(params, &run(critic)),
             None => self.value.forward(params, &features),
         };
         ActorCriticOutput {
             policy: self.policy.forward(params, &features, legal),
             value: value.squeeze_dim(-1),
-            states,
+            states: Tree::node(states),
         }
+    }
+
+    /// Takes observations `[N, ..]` into the running statistics, if it keeps any.
+    pub fn observe(&self, params: &Params, obs: &Tree<Tensor>) {
+        let (obs, _) = self.parts(obs);
+        self.trunk.torso.observe(params, obs);
+        if let Some(critic) = &self.critic {
+            critic.torso.observe(params, obs);
+        }
+    }
+
+    fn parts<'a>(&self, obs: &'a Tree<Tensor>) -> (&'a Tree<Tensor>, Option<&'a Tensor>) {
+        if self.last.is_none() {
+            return (obs, None);
+        }
+        match (obs.get("observation"), obs.get("last")) {
+            (Some(obs), Some(Tree::Leaf(last))) => (obs, Some(last)),
+            _ => panic!("the observations come without last actions and rewards"),
+        }
+    }
+}
+
+/// The last action and reward as numbers: choices as vectors with one 1, everything zero at the
+/// beginning of an episode.
+#[derive(Clone, Debug)]
+pub struct LastInput {
+    choices: Option<Vec<usize>>,
+    /// Size of the encoding.
+    pub size: usize,
+}
+
+impl LastInput {
+    fn new(actions: &Space) -> Result<Self, ShapeMismatch> {
+        let choices = match actions {
+            Space::Discrete { n } => vec![*n],
+            Space::MultiDiscrete { choices } => choices.clone(),
+            Space::Box { shape, .. } => {
+                return Ok(Self {
+                    choices: None,
+                    size: shape.iter().product::<usize>() + 1,
+                });
+            }
+            Space::Dict(_) => {
+                return Err(ShapeMismatch(
+                    "net.last_action_reward cannot be used with named parts of actions".into(),
+                ));
+            }
+        };
+        Ok(Self {
+            size: choices.iter().sum::<usize>() + 1,
+            choices: Some(choices),
+        })
+    }
+
+    /// Encodes one action and the reward that followed.
+    pub fn encode(&self, action: View<'_>, reward: f32, encoded: &mut [f32]) {
+        encoded.fill(0.0);
+        let mut place = 0;
+        match &self.choices {
+            None => {
+                let values = action.as_slice::<f32>();
+                encoded[..values.len()].copy_from_slice(values);
+            }
+            Some(choices) => {
+                for (&chosen, n) in action.as_slice::<i64>().iter().zip(choices) {
+                    encoded[place + chosen as usize] = 1.0;
+                    place += n;
+                }
+            }
+        }
+        encoded[self.size - 1] = reward.clamp(-1.0, 1.0);
+    }
+}
+
+/// A torso and the memory after it.
+#[derive(Clone, Debug)]
+struct Trunk {
+    torso: Torso,
+    core: Option<Lstm>,
+    /// Features of the torso and what is shown beside them.
+    inputs: usize,
+    state_names: [&'static str; 2],
+}
+
+impl Trunk {
+    fn new(
+        layout: &mut Layout,
+        config: &NetConfig,
+        observations: &Space,
+        extra: usize,
+        [torso, core, hidden, cell]: [&'static str; 4],
+    ) -> Result<Self, ShapeMismatch> {
+        let torso = Torso::new(layout, torso, observations, config)?;
+        let inputs = torso.features + extra;
+        let core = (config.lstm > 0).then(|| {
+            let init = layer_init(config.orthogonal, inputs, 1.0);
+            Lstm::new(layout, core, inputs, config.lstm, init)
+        });
+        Ok(Self {
+            torso,
+            core,
+            inputs,
+            state_names: [hidden, cell],
+        })
+    }
+
+    fn features(&self) -> usize {
+        self.core.as_ref().map_or(self.inputs, |core| core.size)
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "private, and each is another thing"
+    )]
+    fn forward(
+        &self,
+        params: &Params,
+        obs: &Tree<Tensor>,
+        last: Option<&Tensor>,
+        steps: usize,
+        starts: &Tensor,
+        state: &Tree<Tensor>,
+        states: &mut Vec<(&'static str, Tree<Tensor>)>,
+    ) -> Tensor {
+        let mut features = self.torso.forward(params, obs);
+        if let Some(last) = last {
+            features = Tensor::cat(&[&features, last], -1);
+        }
+        let Some(core) = &self.core else {
+            return features;
+        };
+        let part = |name| match state.get(name) {
+            Some(Tree::Leaf(tensor)) => tensor,
+            _ => panic!("the recurrent state has no part called '{name}'"),
+        };
+        let sequence = features.reshape([steps as i64, -1, features.size()[1]]);
+        let [hidden_name, cell_name] = self.state_names;
+        let state = (part(hidden_name), part(cell_name));
+        let (hidden, cell) = core.forward(params, &sequence, starts, state);
+        let features = hidden.flatten(0, 1);
+        states.push((hidden_name, Tree::Leaf(features.shallow_clone())));
+        states.push((cell_name, Tree::Leaf(cell.flatten(0, 1))));
+        features
     }
 }
 
@@ -186,13 +348,19 @@ mod tests {
 
     #[test]
     fn a_recurrent_network_gives_the_same_step_by_step_and_at_once() {
-        let config = NetConfig {
-            lstm: 8,
-            ..NetConfig::default()
-        };
+        for separate_critic in [false, true] {
+            same_step_by_step_and_at_once(&NetConfig {
+                lstm: 8,
+                separate_critic,
+                ..NetConfig::default()
+            });
+        }
+    }
+
+    fn same_step_by_step_and_at_once(config: &NetConfig) {
         let mut layout = Layout::default();
         let actions = Space::Discrete { n: 2 };
-        let net = ActorCritic::new(&mut layout, &config, &Space::unbounded(&[3]), &actions);
+        let net = ActorCritic::new(&mut layout, config, &Space::unbounded(&[3]), &actions);
         let net = net.unwrap();
         let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
         let cpu = (Kind::Float, Device::Cpu);
@@ -212,5 +380,35 @@ mod tests {
             assert!(same.abs().max().double_value(&[]) < 1e-6);
             state = step.states;
         }
+    }
+
+    /// Action 1 of 3 with reward 7, clipped to 1, beside the observation.
+    #[test]
+    fn last_actions_and_rewards_reach_the_heads() {
+        let config = NetConfig {
+            hidden: Some(vec![]),
+            last_action_reward: true,
+            ..NetConfig::default()
+        };
+        let mut layout = Layout::default();
+        let actions = Space::Discrete { n: 3 };
+        let net = ActorCritic::new(&mut layout, &config, &Space::unbounded(&[2]), &actions);
+        let net = net.unwrap();
+        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+        let action = starling_tree::Array::from_slice(&[1i64], &[]);
+        let mut encoded = [5f32; 4];
+        let last = net.last.as_ref().unwrap();
+        last.encode(action.at(&[]), 7.0, &mut encoded);
+        assert_eq!(encoded, [0.0, 1.0, 0.0, 1.0]);
+        let last = Tensor::from_slice(&encoded).reshape([1, 4]);
+        let starts = Tensor::zeros([1, 1], (Kind::Float, Device::Cpu));
+        let value = |last: Tensor| {
+            let obs = Tensor::zeros([1, 2], (Kind::Float, Device::Cpu));
+            let obs = ActorCritic::with_last(Tree::Leaf(obs), last);
+            let output = net.forward(&params, &obs, None, 1, &starts, &Tree::empty());
+            output.value.double_value(&[0])
+        };
+        assert_eq!(value(last.zeros_like()), 0.0, "orthogonal biases are 0");
+        assert!(value(last).abs() > 1e-3);
     }
 }

@@ -5,6 +5,7 @@ use starling_tree::Array;
 use tch::{Kind, Tensor};
 
 use crate::ShapeMismatch;
+use crate::native::{Adam, fused_adam};
 
 /// Which rule turns gradients into steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,11 +67,14 @@ impl OptimizerConfig {
     }
 }
 
-/// An optimiser and what it remembers.
+/// An optimiser and what it remembers, all on the device of the parameters: a step asks nothing
+/// of the host, so that it can be part of a [`Graph`](crate::Graph).
 #[derive(Debug)]
 pub struct Optimizer {
     config: OptimizerConfig,
-    steps: i64,
+    /// Steps done, a scalar.
+    steps: Tensor,
+    rate: Tensor,
     mean: Tensor,
     square: Tensor,
 }
@@ -78,6 +82,7 @@ pub struct Optimizer {
 impl Optimizer {
     /// An optimiser for a vector of parameters.
     pub fn new(config: OptimizerConfig, params: &Tensor) -> Self {
+        let scalar = || Tensor::zeros([], (Kind::Float, params.device()));
         let mean = match config.kind {
             OptimizerKind::Adam => params.detach().zeros_like(),
             OptimizerKind::Rmsprop | OptimizerKind::RmspropTf => {
@@ -90,7 +95,8 @@ impl Optimizer {
         };
         Self {
             config,
-            steps: 0,
+            steps: scalar(),
+            rate: scalar(),
             mean,
             square,
         }
@@ -98,35 +104,43 @@ impl Optimizer {
 
     /// Moves the parameters against the gradient.
     pub fn step(&mut self, params: &Tensor, gradient: &Tensor, learning_rate: f64) {
-        tch::no_grad(|| self.step_without_graph(params, gradient, learning_rate));
+        self.set_learning_rate(learning_rate);
+        self.apply(params, gradient);
     }
 
-    fn step_without_graph(&mut self, params: &Tensor, gradient: &Tensor, learning_rate: f64) {
-        let OptimizerConfig {
-            kind,
-            eps,
-            beta1,
-            beta2,
-            alpha,
-        } = self.config;
-        self.steps += 1;
+    /// Sets the size of the steps that [`apply`](Optimizer::apply) takes from now on.
+    pub fn set_learning_rate(&mut self, learning_rate: f64) {
+        let _ = tch::no_grad(|| self.rate.fill_(learning_rate));
+    }
+
+    /// Moves the parameters against the gradient, at the learning rate that was set.
+    pub fn apply(&mut self, params: &Tensor, gradient: &Tensor) {
+        tch::no_grad(|| self.apply_without_graph(params, gradient));
+    }
+
+    fn apply_without_graph(&mut self, params: &Tensor, gradient: &Tensor) {
+        let config = self.config;
+        self.steps += 1.0;
         let mut params = params.shallow_clone();
-        match kind {
+        match config.kind {
             OptimizerKind::Adam => {
-                let _ = self.mean.lerp_(gradient, 1.0 - beta1);
-                let _ = self.square.lerp_(&gradient.square(), 1.0 - beta2);
-                let steps = self.steps as f64;
-                let (bias1, bias2) = (1.0 - beta1.powf(steps), 1.0 - beta2.powf(steps));
-                let denominator = self.square.sqrt() / bias2.sqrt() + eps;
-                params -= &self.mean / denominator * (learning_rate / bias1);
+                let adam = Adam {
+                    params: &params,
+                    gradient,
+                    mean: &self.mean,
+                    square: &self.square,
+                    steps: &self.steps,
+                    rate: &self.rate,
+                };
+                fused_adam(&adam, config.beta1, config.beta2, config.eps);
             }
             OptimizerKind::Rmsprop => {
-                let _ = self.square.lerp_(&gradient.square(), 1.0 - alpha);
-                params -= gradient / (self.square.sqrt() + eps) * learning_rate;
+                let _ = self.square.lerp_(&gradient.square(), 1.0 - config.alpha);
+                params -= gradient / (self.square.sqrt() + config.eps) * &self.rate;
             }
             OptimizerKind::RmspropTf => {
-                let _ = self.square.lerp_(&gradient.square(), 1.0 - alpha);
-                params -= gradient / (&self.square + eps).sqrt() * learning_rate;
+                let _ = self.square.lerp_(&gradient.square(), 1.0 - config.alpha);
+                params -= gradient / (&self.square + config.eps).sqrt() * &self.rate;
             }
         }
     }
@@ -134,7 +148,7 @@ impl Optimizer {
     /// Everything it remembers, by name.
     pub fn state(&self) -> Vec<(String, Array)> {
         vec![
-            ("steps".into(), Array::from_slice(&[self.steps], &[1])),
+            ("steps".into(), crate::array_of(&self.steps)),
             ("mean".into(), crate::array_of(&self.mean)),
             ("square".into(), crate::array_of(&self.square)),
         ]
@@ -157,13 +171,16 @@ impl Optimizer {
                 )))
             }
         };
-        let (mean, square) = (vector("mean", &self.mean)?, vector("square", &self.square)?);
-        self.steps = array("steps")?
-            .as_slice::<i64>()
-            .first()
-            .copied()
-            .unwrap_or(0);
-        (self.mean, self.square) = (mean, square);
+        // Values are copied in rather than replaced: a recorded graph works on these tensors.
+        let parts = [
+            ("steps", &self.steps),
+            ("mean", &self.mean),
+            ("square", &self.square),
+        ];
+        for (name, part) in parts {
+            let saved = vector(name, part)?;
+            tch::no_grad(|| part.shallow_clone().copy_(&saved));
+        }
         Ok(())
     }
 }

@@ -19,7 +19,14 @@ pub struct Layout {
 struct Entry {
     name: String,
     shape: Vec<i64>,
-    init: Init,
+    first: First,
+}
+
+/// Where first values come from.
+#[derive(Clone, Debug, PartialEq)]
+enum First {
+    Drawn(Init),
+    Given(Vec<f32>),
 }
 
 /// Names one parameter of a [`Layout`].
@@ -29,13 +36,18 @@ pub struct ParamId(usize);
 impl Layout {
     /// Asks for one more parameter.
     pub fn add(&mut self, name: impl Into<String>, shape: &[usize], init: Init) -> ParamId {
+        self.push(name.into(), shape, First::Drawn(init))
+    }
+
+    /// Asks for one more parameter whose first values are given, in row-major order.
+    pub(crate) fn add_given(&mut self, name: String, shape: &[usize], values: Vec<f32>) -> ParamId {
+        self.push(name, shape, First::Given(values))
+    }
+
+    fn push(&mut self, name: String, shape: &[usize], first: First) -> ParamId {
         let shape: Vec<i64> = shape.iter().map(|&n| n as i64).collect();
         self.elements += shape.iter().product::<i64>();
-        self.entries.push(Entry {
-            name: name.into(),
-            shape,
-            init,
-        });
+        self.entries.push(Entry { name, shape, first });
         ParamId(self.entries.len() - 1)
     }
 
@@ -67,7 +79,10 @@ impl Params {
         let params = Self::zeros(layout, device);
         tch::no_grad(|| {
             for (entry, view) in layout.entries.iter().zip(&params.views) {
-                let first = entry.init.sample(&entry.shape, rng);
+                let first = match &entry.first {
+                    First::Drawn(init) => init.sample(&entry.shape, rng),
+                    First::Given(values) => Tensor::from_slice(values).reshape(&entry.shape[..]),
+                };
                 view.shallow_clone().copy_(&first);
             }
         });

@@ -9,7 +9,8 @@ use tch::{Kind, Tensor};
 
 use crate::torso::layer_init;
 use crate::{
-    Activation, Init, Layout, Linear, NoisyLinear, Params, ShapeMismatch, Torso, TorsoKind,
+    Activation, Init, Layout, Linear, NetConfig, NoisyLinear, Params, ShapeMismatch, Torso,
+    TorsoKind,
 };
 
 /// What a network of action values looks like.
@@ -18,10 +19,18 @@ use crate::{
 pub struct QNetConfig {
     /// Which network looks at observations.
     pub torso: TorsoKind,
+    /// A network of your own that looks at observations: a TorchScript file that
+    /// `examples/torchscript/export.py` wrote, in place of the torso.
+    pub torchscript: Option<String>,
+    /// Factor on the number of filters of each convolution.
+    pub width: usize,
     /// Sizes of the fully connected layers of the torso; null takes what is usual for it.
     pub hidden: Option<Vec<usize>>,
     /// What follows each fully connected layer: `relu` or `tanh`.
     pub activation: Activation,
+    /// Layer normalisation after each fully connected layer and each convolution of the torso,
+    /// outside residual blocks.
+    pub layer_norm: bool,
     /// Orthogonal first weights; false takes PyTorch's default. Noisy layers have their own.
     pub orthogonal: bool,
     /// Separate streams for value and advantage.
@@ -37,8 +46,11 @@ impl Default for QNetConfig {
     fn default() -> Self {
         Self {
             torso: TorsoKind::Auto,
+            torchscript: None,
+            width: 1,
             hidden: None,
             activation: Activation::Relu,
+            layer_norm: false,
             orthogonal: false,
             dueling: false,
             head_hidden: 0,
@@ -51,9 +63,8 @@ impl QNetConfig {
     /// The first setting that is out of range: its name, its value, what is allowed.
     pub fn problem(&self) -> Option<(&'static str, String, &'static str)> {
         const MOST: usize = 1 << 16;
-        let sizes = self.hidden.as_deref().unwrap_or_default();
-        if let Some(size) = sizes.iter().find(|size| !(1..=MOST).contains(*size)) {
-            return Some(("net.hidden", size.to_string(), "sizes between 1 and 65536"));
+        if let Some(problem) = self.of_torso().problem() {
+            return Some(problem);
         }
         if self.head_hidden > MOST {
             let size = self.head_hidden.to_string();
@@ -117,15 +128,21 @@ impl QNetConfig {
         layout: &mut Layout,
         observations: &Space,
     ) -> Result<Torso, ShapeMismatch> {
-        Torso::new(
-            layout,
-            "torso",
-            observations,
-            self.torso,
-            self.hidden.as_deref(),
-            self.activation,
-            self.orthogonal,
-        )
+        Torso::new(layout, "torso", observations, &self.of_torso())
+    }
+
+    /// What the torso is to be like.
+    fn of_torso(&self) -> NetConfig {
+        NetConfig {
+            torso: self.torso,
+            torchscript: self.torchscript.clone(),
+            width: self.width,
+            hidden: self.hidden.clone(),
+            activation: self.activation,
+            layer_norm: self.layer_norm,
+            orthogonal: self.orthogonal,
+            ..NetConfig::default()
+        }
     }
 }
 

@@ -1,11 +1,17 @@
 //! From observations to features.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use starling_envs::Space;
 use starling_tree::{DType, Tree};
 use tch::{Kind, Tensor};
 
-use crate::{Activation, Conv2d, Init, Layout, Linear, Params, ShapeMismatch};
+use crate::script::Script;
+use crate::{
+    Activation, Conv2d, Init, LayerNorm, Layout, Linear, NetConfig, Params, RunningNorm,
+    ShapeMismatch,
+};
 
 /// Which network looks at observations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +26,15 @@ pub enum TorsoKind {
     MinAtar,
     /// Three convolutions, of 32 filters 8×8, 64 4×4 and 64 3×3 (Mnih et al. 2015).
     Nature,
+    /// The same three with padding: 7744 features of 84×84 (the multi-learner IMPALA's
+    /// SimpleConv).
+    SimpleConv,
+    /// Two convolutions, of 16 filters 8×8 and 32 4×4, and 256 hidden units: IMPALA's shallow
+    /// network (Espeholt et al. 2018).
+    Shallow,
+    /// IMPALA's deep network: three sections of 16, 32 and 32 filters, each a convolution, a
+    /// pool and two residual blocks, and 256 hidden units.
+    ResNet,
 }
 
 /// A network from one observation to a vector of features.
@@ -29,8 +44,10 @@ pub enum TorsoKind {
 #[derive(Clone, Debug)]
 pub struct Torso {
     inputs: Tree<Input>,
-    hidden: Vec<Linear>,
+    hidden: Vec<(Linear, Option<LayerNorm>)>,
     activation: Activation,
+    /// A user's own network instead of all this.
+    script: Option<Script>,
     /// Size of the features.
     pub features: usize,
 }
@@ -38,74 +55,141 @@ pub struct Torso {
 /// How one array of an observation is prepared.
 #[derive(Clone, Debug, Default)]
 struct Input {
-    convolutions: Vec<Conv2d>,
+    stages: Vec<Stage>,
+    /// Numbers without a range of their own are brought to mean 0 and deviation 1.
+    norm: Option<RunningNorm>,
     /// Bytes are brought to the range from 0 to 1.
     scale: Option<f64>,
     /// Choices become vectors with one 1.
     choices: Option<Vec<usize>>,
 }
 
+/// A part of a convolutional network, and the nonlinearity after it.
+#[derive(Clone, Debug)]
+enum Stage {
+    Plain(Conv2d, Option<LayerNorm>),
+    /// A convolution, a pool of half the size, and two residual blocks; the nonlinearity comes
+    /// at the beginning of what follows.
+    Residual(Conv2d, [(Conv2d, Conv2d); 2]),
+    Relu,
+}
+
 impl Torso {
-    /// A torso for observations of a space. `hidden` are the sizes of the fully connected
-    /// layers; `None` takes what is usual for the kind: 64-64, 128, 512.
+    /// A torso for observations of a space. Where the sizes of the fully connected layers are
+    /// not given, it takes what is usual for the kind: 64-64, 128, 256, 512.
     pub fn new(
         layout: &mut Layout,
         name: &str,
         space: &Space,
-        kind: TorsoKind,
-        hidden: Option<&[usize]>,
-        activation: Activation,
-        orthogonal: bool,
+        config: &NetConfig,
     ) -> Result<Self, ShapeMismatch> {
-        let init = |fan_in| layer_init(orthogonal, fan_in, std::f64::consts::SQRT_2);
-        let mut flat = 0;
-        let mut usual: &[usize] = &[64, 64];
-        let mut path = vec![name.to_owned()];
-        let inputs = build_inputs(layout, space, kind, &init, &mut path, &mut flat, &mut usual)?;
-        let mut layers = Vec::new();
-        for (i, &size) in hidden.unwrap_or(usual).iter().enumerate() {
-            let layer = format!("{name}.hidden{i}");
-            layers.push(Linear::new(layout, &layer, flat, size, init(flat)));
+        if let Some(path) = &config.torchscript {
+            let script = Script::load(layout, name, Path::new(path), space)?;
+            return Ok(Self {
+                inputs: Tree::empty(),
+                hidden: Vec::new(),
+                activation: config.activation,
+                features: script.features,
+                script: Some(script),
+            });
+        }
+        let mut builder = Builder {
+            layout,
+            config,
+            path: vec![name.to_owned()],
+            flat: 0,
+            usual: &[64, 64],
+        };
+        let inputs = builder.inputs(space)?;
+        let Builder {
+            mut flat, usual, ..
+        } = builder;
+        let leaves = inputs.leaves();
+        if config.width != 1 && leaves.iter().all(|(_, input)| input.stages.is_empty()) {
+            return Err(ShapeMismatch(
+                "net.width multiplies the filters of convolutions, and this network has none; \
+                 use net.hidden"
+                    .into(),
+            ));
+        }
+        if config.normalize_observations && leaves.iter().all(|(_, input)| input.norm.is_none()) {
+            return Err(ShapeMismatch(
+                "net.normalize_observations is for arrays of floats, and these observations have \
+                 none: bytes and choices have a range of their own"
+                    .into(),
+            ));
+        }
+        let mut hidden = Vec::new();
+        for (i, &size) in config.hidden.as_deref().unwrap_or(usual).iter().enumerate() {
+            let init = layer_init(config.orthogonal, flat, HIDDEN_GAIN);
+            let linear = Linear::new(layout, &format!("{name}.hidden{i}"), flat, size, init);
+            let norm = config.layer_norm.then(|| {
+                let name = format!("{name}.hidden{i}_norm");
+                LayerNorm::new(layout, &name, &[size])
+            });
+            hidden.push((linear, norm));
             flat = size;
         }
         Ok(Self {
             inputs,
-            hidden: layers,
-            activation,
+            hidden,
+            activation: config.activation,
+            script: None,
             features: flat,
         })
     }
 
     /// Features `[N, features]` of observations with one leading dimension `[N, ..]`.
     pub fn forward(&self, params: &Params, obs: &Tree<Tensor>) -> Tensor {
+        if let Some(script) = &self.script {
+            return script.forward(params, obs);
+        }
         let mut parts = Vec::new();
-        self.prepare(params, &self.inputs, obs, &mut parts);
+        visit(&self.inputs, obs, &mut |input, x| {
+            parts.push(input.forward(params, x));
+        });
         let mut x = match parts.len() {
             1 => parts.remove(0),
             _ => Tensor::cat(&parts, -1),
         };
-        for layer in &self.hidden {
-            x = self.activation.apply(&layer.forward(params, &x));
+        for (linear, norm) in &self.hidden {
+            x = normed(norm.as_ref(), params, linear.forward(params, &x));
+            x = self.activation.apply(&x);
         }
         x
     }
 
-    fn prepare(
-        &self,
-        params: &Params,
-        inputs: &Tree<Input>,
-        obs: &Tree<Tensor>,
-        parts: &mut Vec<Tensor>,
-    ) {
-        match (inputs, obs) {
-            (Tree::Leaf(input), Tree::Leaf(x)) => parts.push(input.forward(params, x)),
-            (Tree::Node(inputs), Tree::Node(obs)) => {
-                for ((_, input), (_, x)) in inputs.iter().zip(obs) {
-                    self.prepare(params, input, x, parts);
+    /// Takes observations `[N, ..]` into the running statistics, if it keeps any.
+    pub fn observe(&self, params: &Params, obs: &Tree<Tensor>) {
+        if self.script.is_none() {
+            visit(&self.inputs, obs, &mut |input, x| {
+                if let Some(norm) = &input.norm {
+                    norm.observe(params, x);
                 }
-            }
-            _ => panic!("the observation has another structure than the space of this network"),
+            });
         }
+    }
+}
+
+/// √2, for layers with a rectifier after them.
+const HIDDEN_GAIN: f64 = std::f64::consts::SQRT_2;
+
+fn visit(inputs: &Tree<Input>, obs: &Tree<Tensor>, see: &mut dyn FnMut(&Input, &Tensor)) {
+    match (inputs, obs) {
+        (Tree::Leaf(input), Tree::Leaf(x)) => see(input, x),
+        (Tree::Node(inputs), Tree::Node(obs)) => {
+            for ((_, input), (_, x)) in inputs.iter().zip(obs) {
+                visit(input, x, see);
+            }
+        }
+        _ => panic!("the observation has another structure than the space of this network"),
+    }
+}
+
+fn normed(norm: Option<&LayerNorm>, params: &Params, x: Tensor) -> Tensor {
+    match norm {
+        Some(norm) => norm.forward(params, &x),
+        None => x,
     }
 }
 
@@ -115,13 +199,36 @@ impl Input {
             return one_hot(x, choices);
         }
         let mut x = x.to_kind(Kind::Float);
+        if let Some(norm) = &self.norm {
+            x = norm.forward(params, &x);
+        }
         if let Some(scale) = self.scale {
             x *= scale;
         }
-        for convolution in &self.convolutions {
-            x = convolution.forward(params, &x).relu();
+        for stage in &self.stages {
+            x = stage.forward(params, &x);
         }
         x.reshape([x.size()[0], -1])
+    }
+}
+
+impl Stage {
+    fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
+        match self {
+            Stage::Plain(convolution, norm) => {
+                normed(norm.as_ref(), params, convolution.forward(params, x)).relu()
+            }
+            Stage::Residual(convolution, blocks) => {
+                let x = convolution.forward(params, x);
+                let mut x = x.max_pool2d([3; 2], [2; 2], [1; 2], [1; 2], false);
+                for (first, second) in blocks {
+                    let y = first.forward(params, &x.relu());
+                    x = second.forward(params, &y.relu()) + x;
+                }
+                x
+            }
+            Stage::Relu => x.relu(),
+        }
     }
 }
 
@@ -134,133 +241,159 @@ pub(crate) fn layer_init(orthogonal: bool, fan_in: usize, gain: f64) -> Init {
     }
 }
 
+/// Choices `[N, ..]` as vectors with one 1 each, laid side by side: `[N, Σ choices]`.
 fn one_hot(x: &Tensor, choices: &[usize]) -> Tensor {
     let lead = x.size()[0];
     let x = x.reshape([lead, choices.len() as i64]);
     let parts = choices.iter().enumerate();
+    // Comparing, unlike libtorch's own one_hot, never looks at the numbers on the host.
     let parts: Vec<Tensor> = parts
-        .map(|(i, &n)| x.select(1, i as i64).one_hot(n as i64))
+        .map(|(i, &n)| {
+            let numbers = Tensor::arange(n as i64, (Kind::Int64, x.device()));
+            x.narrow(1, i as i64, 1).eq_tensor(&numbers)
+        })
         .collect();
     Tensor::cat(&parts, -1).to_kind(Kind::Float)
 }
 
-fn build_inputs(
-    layout: &mut Layout,
-    space: &Space,
-    kind: TorsoKind,
-    init: &dyn Fn(usize) -> Init,
-    path: &mut Vec<String>,
-    flat: &mut usize,
-    usual: &mut &[usize],
-) -> Result<Tree<Input>, ShapeMismatch> {
-    Ok(match space {
-        Space::Dict(parts) => {
-            let mut children = Vec::new();
-            for (name, part) in parts {
-                path.push(name.clone());
-                let child = build_inputs(layout, part, kind, init, path, flat, usual)?;
-                path.pop();
-                children.push((name.clone(), child));
+/// Adds the parameters of all inputs to a layout.
+struct Builder<'a> {
+    layout: &'a mut Layout,
+    config: &'a NetConfig,
+    path: Vec<String>,
+    /// Features of the inputs so far.
+    flat: usize,
+    /// Usual sizes of the fully connected layers.
+    usual: &'static [usize],
+}
+
+impl Builder<'_> {
+    fn inputs(&mut self, space: &Space) -> Result<Tree<Input>, ShapeMismatch> {
+        let choices = match space {
+            Space::Dict(parts) => {
+                let mut children = Vec::new();
+                for (name, part) in parts {
+                    self.path.push(name.clone());
+                    let child = self.inputs(part)?;
+                    self.path.pop();
+                    children.push((name.clone(), child));
+                }
+                return Ok(Tree::Node(children));
             }
-            Tree::Node(children)
-        }
-        Space::Discrete { n } => {
-            *flat += n;
-            Tree::Leaf(Input {
-                choices: Some(vec![*n]),
-                ..Input::default()
-            })
-        }
-        Space::MultiDiscrete { choices } => {
-            *flat += choices.iter().sum::<usize>();
-            Tree::Leaf(Input {
-                choices: Some(choices.clone()),
-                ..Input::default()
-            })
-        }
-        Space::Box {
-            dtype,
-            shape,
-            bounds,
-        } => {
-            let scale = match dtype {
-                DType::U8 => Some(1.0 / f64::from(bounds.of(0).1.max(1.0))),
-                _ => None,
-            };
-            let convolutions = match (filters(kind, shape), shape.as_slice()) {
-                (Some(filters), &[channels, height, width]) => {
-                    *usual = if filters.len() == 1 { &[128] } else { &[512] };
-                    let name = path.join(".");
-                    convolutions(
-                        layout,
-                        &name,
-                        filters,
-                        [channels, height, width],
-                        init,
-                        flat,
-                    )?
+            Space::Discrete { n } => vec![*n],
+            Space::MultiDiscrete { choices } => choices.clone(),
+            Space::Box {
+                dtype,
+                shape,
+                bounds,
+            } => {
+                let name = self.path.join(".");
+                let mut input = Input::default();
+                match dtype {
+                    DType::U8 => input.scale = Some(1.0 / f64::from(bounds.of(0).1.max(1.0))),
+                    _ if self.config.normalize_observations => {
+                        let name = format!("{name}.seen");
+                        input.norm = Some(RunningNorm::new(self.layout, &name, shape));
+                    }
+                    _ => {}
                 }
-                (Some(_), _) => {
-                    return Err(ShapeMismatch(format!(
-                        "a convolution needs observations [channels, height, width], not {shape:?}"
-                    )));
+                match (resolve(self.config.torso, shape), shape.as_slice()) {
+                    (TorsoKind::Mlp, _) => self.flat += shape.iter().product::<usize>(),
+                    (kind, &[channels, height, width]) => {
+                        let image = [channels, height, width];
+                        input.stages = self.stages(&name, kind, image).ok_or_else(|| {
+                            ShapeMismatch(format!(
+                                "an image of {height}×{width} is too small for this network"
+                            ))
+                        })?;
+                    }
+                    _ => {
+                        return Err(ShapeMismatch(format!(
+                            "a convolution needs observations [channels, height, width], not \
+                             {shape:?}"
+                        )));
+                    }
                 }
-                (None, _) => {
-                    *flat += shape.iter().product::<usize>();
-                    Vec::new()
-                }
-            };
-            Tree::Leaf(Input {
-                convolutions,
-                scale,
-                choices: None,
-            })
+                return Ok(Tree::Leaf(input));
+            }
+        };
+        self.flat += choices.iter().sum::<usize>();
+        Ok(Tree::Leaf(Input {
+            choices: Some(choices),
+            ..Input::default()
+        }))
+    }
+
+    /// The convolutional part; `None` if the image is too small.
+    fn stages(&mut self, name: &str, kind: TorsoKind, image: [usize; 3]) -> Option<Vec<Stage>> {
+        let mut stages = Vec::new();
+        let [mut channels, mut height, mut width] = image;
+        if kind == TorsoKind::ResNet {
+            self.usual = &[256];
+            for (i, filters) in [16, 32, 32].into_iter().enumerate() {
+                let filters = filters * self.config.width;
+                let mut convolution = |layer: &str, inputs: usize| {
+                    let init = layer_init(self.config.orthogonal, inputs * 9, HIDDEN_GAIN);
+                    let name = format!("{name}.section{i}.{layer}");
+                    Conv2d::new(self.layout, &name, inputs, filters, 3, 1, init).padded(1)
+                };
+                let first = convolution("conv", channels);
+                let mut block = |number: usize| {
+                    let mut half =
+                        |half| convolution(&format!("block{number}.conv{half}"), filters);
+                    (half(0), half(1))
+                };
+                let blocks = [block(0), block(1)];
+                stages.push(Stage::Residual(first, blocks));
+                (channels, height, width) = (filters, height.div_ceil(2), width.div_ceil(2));
+            }
+            stages.push(Stage::Relu);
+        } else {
+            let (filters, usual) = plain_stages(kind);
+            self.usual = usual;
+            for (i, &(filters, kernel, stride, padding)) in filters.iter().enumerate() {
+                let filters = filters * self.config.width;
+                let fan_in = channels * kernel * kernel;
+                let init = layer_init(self.config.orthogonal, fan_in, HIDDEN_GAIN);
+                let name = format!("{name}.conv{i}");
+                let layout = &mut *self.layout;
+                let layer = Conv2d::new(layout, &name, channels, filters, kernel, stride, init);
+                let layer = layer.padded(padding);
+                let output = layer.output(height, width)?;
+                let norm = self.config.layer_norm.then(|| {
+                    let name = format!("{name}_norm");
+                    LayerNorm::new(self.layout, &name, &output)
+                });
+                stages.push(Stage::Plain(layer, norm));
+                [channels, height, width] = output;
+            }
         }
-    })
+        self.flat += channels * height * width;
+        Some(stages)
+    }
 }
 
-type Filters = &'static [(usize, usize, usize)];
+/// What `auto` means for an array of a shape.
+fn resolve(kind: TorsoKind, shape: &[usize]) -> TorsoKind {
+    match (kind, shape) {
+        (TorsoKind::Auto, &[_, height, width]) if height >= 64 && width >= 64 => TorsoKind::Nature,
+        (TorsoKind::Auto, &[_, height, width]) if height >= 3 && width >= 3 => TorsoKind::MinAtar,
+        (TorsoKind::Auto, _) => TorsoKind::Mlp,
+        (kind, _) => kind,
+    }
+}
 
-/// (filters, kernel, stride) of each convolution, or `None` for fully connected layers only.
-fn filters(kind: TorsoKind, shape: &[usize]) -> Option<Filters> {
-    const MINATAR: Filters = &[(16, 3, 1)];
-    const NATURE: Filters = &[(32, 8, 4), (64, 4, 2), (64, 3, 1)];
+/// (filters, kernel, stride, padding) of each convolution.
+type Filters = &'static [(usize, usize, usize, usize)];
+
+/// The convolutions of a kind without residual blocks, and the usual fully connected layers.
+fn plain_stages(kind: TorsoKind) -> (Filters, &'static [usize]) {
     match kind {
-        TorsoKind::Mlp => None,
-        TorsoKind::MinAtar => Some(MINATAR),
-        TorsoKind::Nature => Some(NATURE),
-        TorsoKind::Auto => match *shape {
-            [_, height, width] if height >= 64 && width >= 64 => Some(NATURE),
-            [_, height, width] if height >= 3 && width >= 3 => Some(MINATAR),
-            _ => None,
-        },
+        TorsoKind::MinAtar => (&[(16, 3, 1, 0)], &[128]),
+        TorsoKind::SimpleConv => (&[(32, 8, 4, 2), (64, 4, 2, 2), (64, 3, 1, 1)], &[512]),
+        TorsoKind::Shallow => (&[(16, 8, 4, 0), (32, 4, 2, 0)], &[256]),
+        _ => (&[(32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0)], &[512]),
     }
-}
-
-fn convolutions(
-    layout: &mut Layout,
-    name: &str,
-    filters: Filters,
-    shape: [usize; 3],
-    init: &dyn Fn(usize) -> Init,
-    flat: &mut usize,
-) -> Result<Vec<Conv2d>, ShapeMismatch> {
-    let [mut channels, mut height, mut width] = shape;
-    let mut layers = Vec::new();
-    for (i, &(count, kernel, stride)) in filters.iter().enumerate() {
-        let init = init(channels * kernel * kernel);
-        let name = format!("{name}.conv{i}");
-        let layer = Conv2d::new(layout, &name, channels, count, kernel, stride, init);
-        [channels, height, width] = layer.output(height, width).ok_or_else(|| {
-            ShapeMismatch(format!(
-                "an image of {}×{} is too small for this network",
-                shape[1], shape[2]
-            ))
-        })?;
-        layers.push(layer);
-    }
-    *flat += channels * height * width;
-    Ok(layers)
 }
 
 #[cfg(test)]
@@ -270,23 +403,91 @@ mod tests {
     use std::sync::Arc;
     use tch::Device;
 
-    #[test]
-    fn the_nature_network_has_3136_features_before_its_512() {
-        let mut layout = Layout::default();
+    fn features(config: &NetConfig) -> usize {
         let space = Space::bytes(&[4, 84, 84], 255);
-        let kind = TorsoKind::Auto;
-        let torso = Torso::new(
-            &mut layout,
-            "t",
-            &space,
-            kind,
-            Some(&[]),
-            Activation::Relu,
-            true,
+        let torso = Torso::new(&mut Layout::default(), "t", &space, config);
+        torso.unwrap().features
+    }
+
+    /// Before and after their fully connected layers.
+    #[test]
+    fn networks_for_pictures_have_the_published_sizes() {
+        for (torso, flat, usual) in [
+            (TorsoKind::Auto, 3136, 512),
+            (TorsoKind::Nature, 3136, 512),
+            (TorsoKind::SimpleConv, 7744, 512),
+            (TorsoKind::Shallow, 2592, 256),
+            (TorsoKind::ResNet, 3872, 256),
+        ] {
+            let mut config = NetConfig {
+                torso,
+                ..NetConfig::default()
+            };
+            assert_eq!(features(&config), usual, "{torso:?}");
+            config.hidden = Some(vec![]);
+            assert_eq!(features(&config), flat, "{torso:?}");
+            config.width = 2;
+            assert_eq!(features(&config), 2 * flat, "{torso:?}");
+        }
+    }
+
+    /// Every kind gives as many features as it says, with layer normalisation too.
+    #[test]
+    fn pictures_pass_every_network() {
+        for torso in [TorsoKind::SimpleConv, TorsoKind::Shallow, TorsoKind::ResNet] {
+            let config = NetConfig {
+                torso,
+                layer_norm: true,
+                ..NetConfig::default()
+            };
+            let mut layout = Layout::default();
+            let space = Space::bytes(&[1, 40, 36], 255);
+            let torso = Torso::new(&mut layout, "t", &space, &config).unwrap();
+            let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+            let obs = Tensor::zeros([3, 1, 40, 36], (Kind::Uint8, Device::Cpu));
+            let out = torso.forward(&params, &Tree::Leaf(obs));
+            assert_eq!(out.size(), [3, torso.features as i64]);
+        }
+    }
+
+    #[test]
+    fn settings_without_effect_are_refused() {
+        let refused = |config: NetConfig, space: &Space| {
+            let torso = Torso::new(&mut Layout::default(), "t", space, &config);
+            torso.unwrap_err().to_string()
+        };
+        let config = NetConfig {
+            width: 2,
+            ..NetConfig::default()
+        };
+        assert!(refused(config, &Space::unbounded(&[3])).contains("net.width"));
+        let config = NetConfig {
+            normalize_observations: true,
+            ..NetConfig::default()
+        };
+        let message = refused(config, &Space::bytes(&[4, 84, 84], 255));
+        assert!(message.contains("net.normalize_observations"), "{message}");
+    }
+
+    /// Observations with mean 5 and deviation 2 reach the layers with mean 0 and deviation 1.
+    #[test]
+    fn observations_are_normalised_by_what_was_seen() {
+        let config = NetConfig {
+            normalize_observations: true,
+            hidden: Some(vec![]),
+            ..NetConfig::default()
+        };
+        let mut layout = Layout::default();
+        let torso = Torso::new(&mut layout, "t", &Space::unbounded(&[1]), &config).unwrap();
+        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+        let obs = Tree::Leaf(Tensor::from_slice(&[3f32, 7.0]).reshape([2, 1]));
+        torso.observe(&params, &obs);
+        let out = torso.forward(&params, &obs).reshape([-1]);
+        let out = Vec::<f32>::try_from(out).unwrap();
+        assert!(
+            (out[0] + 1.0).abs() < 1e-2 && (out[1] - 1.0).abs() < 1e-2,
+            "{out:?}"
         );
-        assert_eq!(torso.unwrap().features, 3136);
-        let torso = Torso::new(&mut layout, "t", &space, kind, None, Activation::Relu, true);
-        assert_eq!(torso.unwrap().features, 512);
     }
 
     #[test]
@@ -295,17 +496,12 @@ mod tests {
             ("speed".into(), Space::unbounded(&[2])),
             ("gear".into(), Space::Discrete { n: 3 }),
         ]);
+        let config = NetConfig {
+            hidden: Some(vec![]),
+            ..NetConfig::default()
+        };
         let mut layout = Layout::default();
-        let kind = TorsoKind::Auto;
-        let torso = Torso::new(
-            &mut layout,
-            "t",
-            &space,
-            kind,
-            Some(&[]),
-            Activation::Relu,
-            true,
-        );
+        let torso = Torso::new(&mut layout, "t", &space, &config);
         let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
         let obs = Tree::node([
             (

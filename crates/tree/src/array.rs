@@ -116,6 +116,36 @@ impl Array {
         array
     }
 
+    /// Arrays laid side by side along a dimension; `None` if there is none or they differ in
+    /// another dimension or in type.
+    pub fn side_by_side(arrays: &[&Array], dimension: usize) -> Option<Self> {
+        let first = arrays.first()?;
+        let mut shape = first.shape().to_vec();
+        let fits = |array: &&&Array| {
+            let (a, b) = (array.shape(), first.shape());
+            array.dtype() == first.dtype()
+                && a.len() == b.len()
+                && a[..dimension] == b[..dimension]
+                && a[dimension + 1..] == b[dimension + 1..]
+        };
+        if shape.len() <= dimension || arrays.iter().filter(fits).count() != arrays.len() {
+            return None;
+        }
+        shape[dimension] = arrays.iter().map(|array| array.shape()[dimension]).sum();
+        let rows: usize = shape[..dimension].iter().product();
+        let mut joined = Array::zeros(first.dtype(), &shape);
+        let mut rest = joined.bytes_mut();
+        for row in 0..rows {
+            for array in arrays {
+                let width = array.bytes().len() / rows.max(1);
+                let (target, after) = rest.split_at_mut(width);
+                target.copy_from_slice(&array.bytes()[row * width..(row + 1) * width]);
+                rest = after;
+            }
+        }
+        Some(joined)
+    }
+
     /// Element type.
     pub fn dtype(&self) -> DType {
         self.dtype

@@ -1,4 +1,4 @@
-//! Generalized advantage estimation (Schulman et al. 2016).
+//! Generalized advantage estimation (Schulman et al. 2016) and λ-returns.
 
 /// Advantages and value targets `[T, B]`, in row-major order.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +44,31 @@ pub fn generalized_advantages(
     }
 }
 
+/// λ-returns over T steps of B environments; all inputs are `[T, B]` in row-major order, with
+/// `next_values` and `ends` as in [`generalized_advantages`].
+///
+/// G_t = r_t + γ((1 − λ) V_{t+1} + λ G_{t+1}), with V_{t+1} in place of G_{t+1} where an episode
+/// ends and after the last step.
+pub fn lambda_returns(
+    rewards: &[f32],
+    next_values: &[f32],
+    ends: &[bool],
+    envs: usize,
+    gamma: f32,
+    lambda: f32,
+) -> Vec<f32> {
+    let mut returns = vec![0.0; rewards.len()];
+    for i in (0..rewards.len()).rev() {
+        let following = match (ends[i], returns.get(i + envs)) {
+            (false, Some(following)) => *following,
+            _ => next_values[i],
+        };
+        let mixed = (1.0 - lambda) * next_values[i] + lambda * following;
+        returns[i] = rewards[i] + gamma * mixed;
+    }
+    returns
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +109,22 @@ mod tests {
             1.0,
         );
         assert_eq!(out.advantages, [1.0, 4.0, 2.0]);
+    }
+
+    /// γ = λ = ½: G₂ = 4 + ½·8 = 8, G₁ = 2 (ended), G₀ = 1 + ½(½·6 + ½·2) = 3 for the first
+    /// environment; the second has rewards 0 and values 4 throughout.
+    #[test]
+    fn lambda_returns_by_hand() {
+        let returns = lambda_returns(
+            &[1.0, 0.0, 2.0, 0.0, 4.0, 0.0],
+            &[6.0, 4.0, 0.0, 4.0, 8.0, 4.0],
+            &[false, false, true, false, false, false],
+            2,
+            0.5,
+            0.5,
+        );
+        let second = [1.0 + 0.25 * 1.5, 1.5, 2.0];
+        assert_eq!(returns, [3.0, second[0], 2.0, second[1], 8.0, second[2]]);
     }
 
     #[test]

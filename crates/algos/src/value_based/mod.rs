@@ -40,6 +40,10 @@ pub struct ValueConfig {
     pub replay_ratio: Option<f64>,
     /// Steps kept in the replay.
     pub capacity_steps: usize,
+    /// Keep observations compressed: less memory, slower draws.
+    pub compress: bool,
+    /// Bytes that the replay may take; null for as many as it needs.
+    pub memory_limit_bytes: Option<u64>,
     /// Steps of reward before the bootstrap (n).
     pub n_steps: usize,
     /// Discount per step (γ).
@@ -106,6 +110,8 @@ impl Default for ValueConfig {
             learning_starts_steps: 50_000,
             replay_ratio: Some(8.0),
             capacity_steps: 1_000_000,
+            compress: false,
+            memory_limit_bytes: None,
             n_steps: 1,
             gamma: 0.99,
             learning_rate: Schedule::Constant(2.5e-4),
@@ -191,8 +197,8 @@ impl ValueConfig {
         linear_decay(start, end, self.epsilon_decay_steps, env_steps)
     }
 
-    /// The replay of transitions and how it is used.
-    pub(crate) fn needs(&self) -> ReplayNeeds {
+    /// The replay of transitions and how it is used, for observations of a number of frames.
+    pub(crate) fn needs(&self, frame_stack: Option<usize>) -> ReplayNeeds {
         ReplayNeeds {
             steps: self.rollout_steps,
             replay: ReplayConfig {
@@ -200,7 +206,10 @@ impl ValueConfig {
                 n_steps: self.n_steps,
                 gamma: self.gamma,
                 priority: self.priority.clone(),
-                ..ReplayConfig::default()
+                sequence: None,
+                frame_stack,
+                compress: self.compress,
+                memory_limit_bytes: self.memory_limit_bytes,
             },
             rate: RateConfig {
                 min_size_steps: self.learning_starts_steps,
@@ -272,15 +281,21 @@ pub(crate) struct Errors {
 /// A method with the shared settings.
 pub(crate) struct ValueBased<M> {
     config: ValueConfig,
+    frame_stack: Option<usize>,
     method: Arc<M>,
 }
 
 impl<M: Method> ValueBased<M> {
-    /// Checks the settings. The method has been made for the same ones.
-    pub(crate) fn new(config: ValueConfig, method: M) -> Result<Self, ConfigError> {
+    /// Checks the settings. The method has been made for the same ones and the same spaces.
+    pub(crate) fn new(
+        config: ValueConfig,
+        method: M,
+        spaces: &Spaces,
+    ) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self {
             config,
+            frame_stack: spaces.frame_stack,
             method: Arc::new(method),
         })
     }
@@ -308,7 +323,7 @@ pub(crate) fn network(
 
 impl<M: Method> Algorithm for ValueBased<M> {
     fn experience(&self) -> Experience {
-        Experience::Transitions(Box::new(self.config.needs()))
+        Experience::Transitions(Box::new(self.config.needs(self.frame_stack)))
     }
 
     fn discount(&self) -> f64 {

@@ -1,7 +1,7 @@
 //! The games from adventure to double_dunk, one block each, in alphabetical order.
 
 use super::Game;
-use super::modes::{ONE_MODE, pressed, shown_at};
+use super::modes::{self, ONE_MODE, shown_at};
 use super::odd;
 use super::rules::{Digits::*, Gain, Is::*, Lives, PLAIN, Rule, Score, bits, byte, part};
 use super::{ALL, RESET};
@@ -17,7 +17,7 @@ pub(super) const GAMES: [Game; 30] = [
         start_lives: 1,
         starting_actions: &[],
         paddle_limit: 790_196,
-        select: pressed(&[]),
+        select: shown_at(0xDD).times(2).hold(1),
         rule: Rule {
             lives: Lives::One,
             odd: Some(odd::adventure),
@@ -563,7 +563,7 @@ pub(super) const GAMES: [Game; 30] = [
         start_lives: 0,
         starting_actions: &[(10, 1)],
         paddle_limit: 790_196,
-        select: pressed(&[]),
+        select: modes::odd(modes::double_dunk),
         rule: Rule {
             odd: Some(odd::double_dunk),
             ..PLAIN

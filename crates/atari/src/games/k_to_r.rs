@@ -2,7 +2,7 @@
 
 use super::ALL;
 use super::Game;
-use super::modes::{ONE_MODE, pressed, shown_at};
+use super::modes::{self, ONE_MODE, shown_at};
 use super::odd;
 use super::rules::{Digits::*, Is::*, Lives, PLAIN, Rule, Score, bits, byte, part};
 
@@ -89,7 +89,7 @@ pub(super) const GAMES: [Game; 28] = [
         start_lives: 1,
         starting_actions: &[(1, 1), (0, 1)],
         paddle_limit: 790_196,
-        select: pressed(&[0, 1, 2]),
+        select: modes::odd(modes::klax),
         rule: Rule {
             lives: Lives::One,
             odd: Some(odd::klax),

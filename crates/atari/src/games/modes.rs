@@ -1,8 +1,8 @@
-//! How a game is brought into one of its modes: by pressing SELECT until its memory says so.
+//! How a game is brought into one of its modes: by pressing SELECT until its memory says so, or
+//! where that is not the way by a small function of its own at the end of this file.
 //!
-//! Not known yet, and left in the first mode: `adventure` 1 and 2, `double_dunk` and `word_zapper`
-//! (all modes, the first too, where something else is pressed than the table says) and the cubes
-//! of `video_cube` from 200 up.
+//! In the modes 1 and 2 of `adventure` the reference waits by chance, so that no two of its runs
+//! are equal; ours does not wait.
 
 use super::{Game, Memory};
 
@@ -15,6 +15,10 @@ pub enum Press {
     Select,
     /// The console's RESET switch.
     Reset,
+    /// The first player's controller, as one of ALE's codes 0 to 17.
+    Push(u8),
+    /// The same as an agent would do it: it may stick.
+    Act(u8),
 }
 
 /// The way into a mode: asked for the next thing to hold until there is none.
@@ -24,6 +28,7 @@ pub struct ModeSelector {
     mode: u16,
     presses: u16,
     stage: Stage,
+    steps: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +51,7 @@ impl ModeSelector {
             mode,
             presses: 0,
             stage: Stage::Waiting,
+            steps: 0,
         }
     }
 
@@ -54,6 +60,10 @@ impl ModeSelector {
     /// A press is followed by one frame of nothing, which is the frame that the environment counts
     /// as part of the episode. The last thing held is RESET, which starts the game in its mode.
     pub fn next(&mut self, memory: Memory<'_>) -> Option<(Press, u16)> {
+        if let Some(odd) = self.select.odd {
+            self.steps += 1;
+            return odd(self.mode, self.steps - 1, memory);
+        }
         if self.stage == Stage::Done || self.select.hold == 0 {
             return None;
         }
@@ -77,13 +87,6 @@ impl ModeSelector {
     }
 
     fn arrived(&self, memory: Memory<'_>) -> bool {
-        if let Some(presses) = self.select.presses {
-            let wanted = presses
-                .get(usize::from(self.mode % 100))
-                .copied()
-                .unwrap_or(0);
-            return self.presses >= wanted;
-        }
         let Select {
             at,
             mask,
@@ -125,9 +128,12 @@ pub(super) struct Select {
     least: u16,
     /// Presses from one look to the next.
     per_look: u16,
-    /// How often to press for each mode, where no byte is known to tell.
-    presses: Option<&'static [u16]>,
+    /// Takes the place of all of the above.
+    odd: Option<Way>,
 }
+
+/// What to hold next, given the mode, what number of step it is and the memory.
+type Way = fn(u16, u16, Memory<'_>) -> Option<(Press, u16)>;
 
 /// The game has but one mode.
 pub(super) const ONE_MODE: Select = Select {
@@ -140,7 +146,7 @@ pub(super) const ONE_MODE: Select = Select {
     wait: 0,
     least: 0,
     per_look: 1,
-    presses: None,
+    odd: None,
 };
 
 /// SELECT is held for two frames until this byte shows the mode.
@@ -152,12 +158,10 @@ pub(super) const fn shown_at(at: u8) -> Select {
     }
 }
 
-/// SELECT is held for two frames, this often for each mode; a mode that is not listed is not known
-/// how to reach, and the game stays in its first.
-pub(super) const fn pressed(presses: &'static [u16]) -> Select {
+/// The way into a mode is a function.
+pub(super) const fn odd(way: Way) -> Select {
     Select {
-        presses: Some(presses),
-        hold: 2,
+        odd: Some(way),
         ..ONE_MODE
     }
 }
@@ -200,6 +204,59 @@ impl Select {
             least: per_look,
             ..self
         }
+    }
+}
+
+/// Walks down a menu, switches the mode's bits on there, begins the game and fires once. What is
+/// done may stick; in the menu it is done until memory shows it.
+pub(super) fn double_dunk(mode: u16, step: u16, memory: Memory<'_>) -> Option<(Press, u16)> {
+    const SWITCHES: [u8; 4] = [0x08, 0x10, 0x04, 0x20];
+    const LAST_ROW: u8 = 5;
+    let (switches, row) = (memory.at(0x80), memory.at(0xB0));
+    let reset_is_held = memory.at(0x88) & 0x80 != 0;
+    let in_menu = switches & 3 == 1 && !reset_is_held;
+    let is_off = |bit: &usize| mode >> bit & 1 == 1 && switches & SWITCHES[*bit] == 0;
+    let wanted = (0..4).find(is_off).map(|bit| bit as u8 + 2);
+    match step {
+        0 => Some((Press::Select, 1)),
+        1 => Some((Press::Nothing, 1)),
+        _ if step >= MOST_PRESSES => None,
+        // RESET takes one step, so that what is let go of on odd steps in the menu is let go of
+        // on even ones later.
+        _ if in_menu == (step % 2 == 1) => Some((Press::Act(0), 1)),
+        _ if in_menu && wanted == Some(row) => Some((Press::Act(3), 1)),
+        _ if in_menu && row < LAST_ROW => Some((Press::Act(5), 1)),
+        _ if in_menu => Some((Press::Reset, 4)),
+        _ if reset_is_held => Some((Press::Act(10), 1)),
+        _ => None,
+    }
+}
+
+/// SELECT as often as the mode says: no byte is known to tell.
+pub(super) fn klax(mode: u16, step: u16, _memory: Memory<'_>) -> Option<(Press, u16)> {
+    pressed(mode, step)
+}
+
+/// SELECT until the cube is turned as it should be, which no byte is known to tell, RESET, and
+/// then right until memory shows the cube, in two decimal digits.
+pub(super) fn video_cube(mode: u16, step: u16, memory: Memory<'_>) -> Option<(Press, u16)> {
+    let presses = [0, 11, 44][usize::from(mode % 100).min(2)];
+    if step <= 2 * presses {
+        return pressed(presses, step);
+    }
+    let cube = (mode / 100).max(1);
+    let shown = u16::from(memory.at(0x9F));
+    (shown != 16 * (cube / 10) + cube % 10 && step < 2 * MOST_PRESSES)
+        .then_some((Press::Push(3), 1))
+}
+
+/// SELECT for two frames and a frame of nothing, so many times, and RESET.
+fn pressed(times: u16, step: u16) -> Option<(Press, u16)> {
+    match step {
+        _ if step > 2 * times => None,
+        _ if step == 2 * times => Some((Press::Reset, 4)),
+        _ if step.is_multiple_of(2) => Some((Press::Select, 2)),
+        _ => Some((Press::Nothing, 1)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The games from seaquest to zaxxon, one block each, in alphabetical order.
 
 use super::Game;
-use super::modes::{ONE_MODE, pressed, shown_at};
+use super::modes::{self, ONE_MODE, shown_at};
 use super::odd;
 use super::rules::{Digits::*, Gain, Is::*, Lives, PLAIN, Rule, Score, bits, byte, part};
 use super::{ALL, RESET};
@@ -375,12 +375,12 @@ pub(super) const GAMES: [Game; 26] = [
         id: "VideoCube",
         md5: "3f540a30fdee0b20aed7288e4a5ea528",
         minimal_actions: ALL,
-        modes: &super::modes::VIDEO_CUBE,
+        modes: &modes::VIDEO_CUBE,
         difficulties: &[0, 1],
         start_lives: 1,
         starting_actions: &[(RESET, 47), (1, 17)],
         paddle_limit: 790_196,
-        select: pressed(&[0, 11, 44]),
+        select: modes::odd(modes::video_cube),
         rule: Rule {
             lives: Lives::One,
             odd: Some(odd::video_cube),
@@ -433,9 +433,9 @@ pub(super) const GAMES: [Game; 26] = [
         ],
         difficulties: &[0, 1, 2, 3],
         start_lives: 1,
-        starting_actions: &[],
+        starting_actions: &[(0, 486), (1, 1), (0, 2)],
         paddle_limit: 790_196,
-        select: pressed(&[]),
+        select: shown_at(0xDB),
         rule: Rule {
             lives: Lives::One,
             odd: Some(odd::word_zapper),

@@ -27,16 +27,28 @@ fn below(pixel: u32, word: u32) -> u64 {
 /// Adds a pattern of at most 64 pixels at `position`, around the edge of the line.
 #[inline(always)]
 pub(crate) fn place(line: &mut Line, pattern: u64, position: u32) {
-    let position = position % WIDTH;
-    let word = (position / 64) as usize;
+    let position = if position >= WIDTH {
+        position - WIDTH
+    } else {
+        position
+    };
     let shift = position % 64;
-    line[word] |= pattern << shift;
-    if shift != 0 && word < 2 {
-        line[word + 1] |= pattern >> (64 - shift);
-    }
-    if position > WIDTH - 64 {
-        line[0] |= pattern >> (WIDTH - position);
-        line[2] &= 0xFFFF_FFFF;
+    let low = pattern << shift;
+    let high = (pattern >> 1) >> (63 - shift);
+    match position / 64 {
+        0 => {
+            line[0] |= low;
+            line[1] |= high;
+        }
+        1 => {
+            line[1] |= low;
+            line[2] |= high & 0xFFFF_FFFF;
+            line[0] |= high >> 32;
+        }
+        _ => {
+            line[2] |= low & 0xFFFF_FFFF;
+            line[0] |= low >> 32 | high << 32;
+        }
     }
 }
 
@@ -62,7 +74,7 @@ pub(crate) fn common(first: &Line, second: &Line) -> Line {
 
 /// Gives the pixels of a line inside a span a colour, eight at a time.
 #[inline(always)]
-pub(crate) fn paint(pixels: &mut [u8], line: &Line, span: &Line, colour: u8) {
+pub(crate) fn paint(pixels: &mut [u8; WIDTH as usize], line: &Line, span: &Line, colour: u8) {
     let colour = u64::from(colour) * 0x0101_0101_0101_0101;
     for word in 0..3 {
         let mut bits = line[word] & span[word];
@@ -76,6 +88,17 @@ pub(crate) fn paint(pixels: &mut [u8], line: &Line, span: &Line, colour: u8) {
                 *eight = ((old & !mask) | (colour & mask)).to_le_bytes();
             }
         }
+    }
+}
+
+/// Gives all pixels one of two colours: the first where the line has them.
+pub(crate) fn fill(pixels: &mut [u8; WIDTH as usize], line: &Line, colours: [u8; 2]) {
+    let [front, back] = colours.map(|colour| u64::from(colour) * 0x0101_0101_0101_0101);
+    let (eights, _) = pixels.as_chunks_mut::<8>();
+    let bytes = line.iter().flat_map(|word| word.to_le_bytes());
+    for (eight, bits) in eights.iter_mut().zip(bytes) {
+        let mask = EXPANDED[usize::from(bits)];
+        *eight = ((front & mask) | (back & !mask)).to_le_bytes();
     }
 }
 

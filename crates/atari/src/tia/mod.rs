@@ -7,19 +7,81 @@
 pub(crate) mod beam;
 pub(crate) mod lines;
 mod motion;
+mod objects;
+pub(crate) mod paint;
 
 use serde::{Deserialize, Serialize};
 
 use crate::controllers::Inputs;
 use beam::{Beam, NoScreen};
 
-/// One write to a picture register.
+/// One write to a picture register: the processor cycle, counted from the start of the frame's
+/// first line, the register and the value, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Write {
-    /// The processor cycle, counted from the start of the frame's first line.
-    pub(crate) cycle: u16,
-    pub(crate) register: u8,
-    pub(crate) value: u8,
+pub(crate) struct Write(u32);
+
+impl Write {
+    #[inline(always)]
+    pub(crate) fn new(cycle: u16, register: u8, value: u8) -> Self {
+        Self(u32::from(cycle) << 16 | u32::from(register) << 8 | u32::from(value))
+    }
+
+    #[inline(always)]
+    pub(crate) fn cycle(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    #[inline(always)]
+    pub(crate) fn register(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    #[inline(always)]
+    pub(crate) fn value(self) -> u8 {
+        self.0 as u8
+    }
+}
+
+/// The writes of a frame, in a buffer that is there before they come.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    buffer: Vec<Write>,
+    used: usize,
+}
+
+impl Log {
+    /// An empty log.
+    pub(crate) fn new() -> Self {
+        let empty = Write(0);
+        Self {
+            buffer: vec![empty; 2048],
+            used: 0,
+        }
+    }
+
+    /// What was written.
+    pub(crate) fn writes(&self) -> &[Write] {
+        &self.buffer[..self.used.min(self.buffer.len())]
+    }
+
+    /// Forgets all writes.
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// Adds a write.
+    pub(crate) fn push(&mut self, write: Write) {
+        if self.used >= self.buffer.len() {
+            self.buffer.resize(self.buffer.len() * 2, write);
+        }
+        self.buffer[self.used] = write;
+        self.used += 1;
+    }
+
+    /// The whole buffer, and how much of it is used, for whoever fills it in place.
+    pub(crate) fn room(&mut self) -> (&mut [Write], &mut usize) {
+        (&mut self.buffer, &mut self.used)
+    }
 }
 
 /// Clocks of the beam in a line; the processor runs at a third of it.
@@ -64,6 +126,11 @@ impl Tia {
         Self::new(self.last_line, self.beam.window(), self.beam.combs())
     }
 
+    /// The cycle from which on a write ends the frame.
+    pub(crate) fn frame_end(&self) -> u32 {
+        ((self.last_line + 1) * LINE_CYCLES).clamp(0, 60_000) as u32
+    }
+
     pub(crate) fn rebase(&mut self, cycles: i64) {
         self.touched = self.touched.saturating_sub(cycles);
         self.charging_since = self.charging_since.saturating_sub(cycles);
@@ -79,7 +146,7 @@ impl Tia {
             self.beam.write(*write, &mut NoScreen);
         }
         self.replayed = writes.len();
-        self.beam.advance(clock_of(self.touched), &mut NoScreen);
+        self.beam.settle(clock_of(self.touched), &mut NoScreen);
     }
 
     pub(crate) fn read(
@@ -101,7 +168,13 @@ impl Tia {
             8..=11 => {
                 let charged = match inputs.charge_cycles(register - 8) {
                     None => false,
-                    Some(needed) => !self.dumping && cycle > self.charging_since + needed,
+                    Some(0) => !self.dumping,
+                    // The reference reckons without signs: what was full before the frame began
+                    // counts as empty until the next dump.
+                    Some(needed) => {
+                        let full = self.charging_since + needed;
+                        !self.dumping && full >= 0 && cycle > full
+                    }
                 };
                 u8::from(charged) << 7 | floating
             }
@@ -116,7 +189,7 @@ impl Tia {
         address: u16,
         value: u8,
         cycle: i64,
-        writes: &mut Vec<Write>,
+        log: &mut Log,
     ) -> (i64, bool) {
         let register = (address & 0x3F) as u8;
         self.touched = cycle;
@@ -145,11 +218,7 @@ impl Tia {
                     }
                     self.dumping = dump;
                 }
-                writes.push(Write {
-                    cycle: short_cycle(cycle),
-                    register,
-                    value,
-                });
+                log.push(Write::new(short_cycle(cycle), register, value));
             }
             _ => {}
         }

@@ -89,12 +89,13 @@ fn actor(id: &str, random: bool) -> Result<f64, BenchError> {
             algorithm.learner(1, Device::Cpu).weights(),
         ),
     };
-    let mut actor = Actor::with_envs(envs, policy, STEPS, 1, place, 0);
+    let profile = starling_engine::Profile::default();
+    let mut actor = Actor::with_envs(envs, policy, STEPS, 1, place);
     let weights = Weights { version: 0, values };
     starling_nets::set_threads(1);
     let speed = rate(|| {
         actor
-            .collect(&weights, 0)
+            .collect(&weights, 0, &profile)
             .map_err(|e| Box::new(EngineError::from(e)))?;
         drop(actor.episodes());
         Ok::<_, BenchError>(())

@@ -415,6 +415,15 @@ impl Env for AtariEnv {
         })
     }
 
+    fn frame_stack(&self) -> Option<usize> {
+        let settings = &self.settings;
+        let gray = matches!(
+            settings.observation,
+            Observation::Gray84 | Observation::Gray
+        );
+        (gray && settings.stack > 1).then_some(settings.stack)
+    }
+
     fn masks_actions(&self) -> bool {
         self.settings.actions == ActionSet::Masked
     }

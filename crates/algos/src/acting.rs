@@ -1,0 +1,316 @@
+//! Acting with a policy and a value: one forward pass for a group of environments, with inputs
+//! that stay on the device.
+
+use std::sync::Mutex;
+
+use starling_envs::Rollout;
+use starling_nets::{
+    ActorCritic, ActorCriticOutput, Device, Graph, Kind, LastInput, Params, ShapeMismatch, Staging,
+    Tensor, no_grad, synchronize,
+};
+use starling_tree::{Array, DType, Spec, Tree};
+
+use crate::actor_critic::Model;
+use crate::memory;
+use crate::{Acting, Part, Policy};
+
+/// Observations `[T + 1, B, ..]` that an [`ActorCriticPolicy`] leaves on its device.
+pub(crate) type DeviceColumns = Mutex<Tree<Tensor>>;
+
+/// Samples from the policy and records the log-probability and the value.
+#[derive(Debug)]
+pub(crate) struct ActorCriticPolicy {
+    model: Model,
+    params: Params,
+    device: Device,
+    groups: Vec<Option<Group>>,
+}
+
+impl ActorCriticPolicy {
+    pub(crate) fn new(model: &Model, device: Device) -> Self {
+        Self {
+            model: model.clone(),
+            params: Params::zeros(&model.layout, device),
+            device,
+            groups: Vec::new(),
+        }
+    }
+
+    /// The inputs of a group, made anew if the group is new or has another size.
+    fn group(&mut self, number: usize, parts: &[Part<'_>]) -> &mut Group {
+        let envs = parts.iter().map(|part| part.acting.rngs.len()).sum();
+        while self.groups.len() <= number {
+            self.groups.push(None);
+        }
+        let group = &mut self.groups[number];
+        if group.as_ref().is_some_and(|group| group.envs != envs) {
+            *group = None;
+        }
+        group.get_or_insert_with(|| Group::new(parts[0].rollout, &self.model, envs, self.device))
+    }
+}
+
+impl Policy for ActorCriticPolicy {
+    fn records(&self) -> Tree<Spec> {
+        let scalar = || Tree::Leaf(Spec::scalar(DType::F32));
+        Tree::node([("log_prob", scalar()), ("value", scalar())])
+    }
+
+    fn state(&self) -> Tree<Spec> {
+        memory::spec(&self.model)
+    }
+
+    fn load(&mut self, weights: &[f32]) -> Result<(), ShapeMismatch> {
+        self.params.load_slice(weights)
+    }
+
+    fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>) {
+        self.act_together(t, 0, &mut [Part { rollout, acting }]);
+    }
+
+    fn act_together(&mut self, t: usize, group: usize, parts: &mut [Part<'_>]) {
+        let frame_stack = self.model.frame_stack;
+        self.group(group, parts).show(t, parts, frame_stack);
+        let Some(Some(group)) = self.groups.get_mut(group) else {
+            return;
+        };
+        group.prepare(t, parts, self.model.net.last.as_ref());
+        let Group {
+            obs,
+            legal,
+            last,
+            state,
+            starts,
+            graph,
+            ..
+        } = group;
+        let (net, params) = (&self.model.net, &self.params);
+        let mut obs = obs.map(|obs| obs.tensor().shallow_clone());
+        if let Some(last) = last {
+            obs = ActorCritic::with_last(obs, last.tensor().shallow_clone());
+        }
+        let legal = legal.as_ref().map(Staging::tensor);
+        let state = state.map(|state| state.tensor().shallow_clone());
+        let output = graph.run(|| no_grad(|| net.forward(params, &obs, legal, 1, starts, &state)));
+        answer(t, parts, output);
+    }
+
+    fn finish(&mut self, group: usize, parts: &mut [Part<'_>]) {
+        for part in parts.iter_mut() {
+            memory::remember(&self.model, part.rollout, part.acting.state);
+        }
+        let (frame_stack, device) = (self.model.frame_stack, self.device);
+        if let (Some(Some(group)), Device::Cuda(_)) = (self.groups.get_mut(group), device) {
+            let last = parts[0].rollout.steps();
+            group.show(last, parts, frame_stack);
+            group.leave_columns(parts);
+            synchronize(device);
+        }
+    }
+}
+
+/// Writes what was chosen into row `t` of the rollouts, and the memory after it.
+fn answer(t: usize, parts: &mut [Part<'_>], output: &ActorCriticOutput) {
+    let policy = output.policy.on_host();
+    let values = starling_nets::array_of(&output.value);
+    let states = output.states.map(starling_nets::array_of);
+    let mut first = 0;
+    for Part { rollout, acting } in parts {
+        let envs = acting.rngs.len();
+        let mut log_probs = vec![0.0; envs];
+        policy.rows(first, envs).act(
+            acting.rngs,
+            acting.explore,
+            t,
+            &mut rollout.actions,
+            Some(log_probs.as_mut_slice()),
+        );
+        write_record(&mut rollout.policy, "log_prob", t, &log_probs);
+        let values = &values.as_slice::<f32>()[first..first + envs];
+        write_record(&mut rollout.policy, "value", t, values);
+        let mut memory = acting.state.leaves_mut();
+        for ((_, memory), (_, states)) in memory.iter_mut().zip(states.leaves()) {
+            let row = states.at(&[0]).bytes.len();
+            let rows = &states.bytes()[first * row..(first + envs) * row];
+            memory.bytes_mut().copy_from_slice(rows);
+        }
+        first += envs;
+    }
+}
+
+fn write_record(records: &mut Tree<Array>, name: &str, t: usize, values: &[f32]) {
+    if let Some(Tree::Leaf(column)) = records.get_mut(name) {
+        column.at_mut(&[t]).write(values);
+    }
+}
+
+/// What one forward pass looks at. It stays where it is, so that the pass can be recorded.
+#[derive(Debug)]
+struct Group {
+    envs: usize,
+    obs: Tree<Staging>,
+    /// New frames of stacked observations.
+    frames: Option<Staging>,
+    legal: Option<Staging>,
+    /// Last actions and rewards.
+    last: Option<Staging>,
+    state: Tree<Staging>,
+    /// Zeros: where an episode begins, the state is zero already.
+    starts: Tensor,
+    graph: Graph<ActorCriticOutput>,
+    /// Observations shown so far of the rollout under way, for the learner.
+    columns: Option<Tree<Tensor>>,
+    /// The observations are those of the row to come: it was shown when the last rollout ended.
+    shown: bool,
+}
+
+impl Group {
+    fn new(rollout: &Rollout, model: &Model, envs: usize, device: Device) -> Self {
+        let item = |array: &Array| Spec::new(array.dtype(), &array.shape()[2..]);
+        let staging = |spec: &Spec| Staging::new(envs, spec, device);
+        Self {
+            envs,
+            obs: rollout.obs.map(|array| staging(&item(array))),
+            frames: match (&rollout.obs, device) {
+                (Tree::Leaf(obs), Device::Cuda(_)) if obs.shape().len() > 3 => {
+                    let spec = Spec::new(obs.dtype(), &obs.shape()[3..]);
+                    Some(staging(&spec))
+                }
+                _ => None,
+            },
+            legal: rollout.legal.as_ref().map(|array| staging(&item(array))),
+            last: model.net.last.as_ref().map(|last| {
+                let spec = Spec::new(DType::F32, &[last.size]);
+                staging(&spec)
+            }),
+            state: model.net.state_spec().map(staging),
+            starts: Tensor::zeros([1, envs as i64], (Kind::Float, device)),
+            graph: Graph::new(device, true),
+            columns: None,
+            shown: false,
+        }
+    }
+
+    /// Brings the observations of row `t` to the device, and keeps them for the learner there.
+    fn show(&mut self, t: usize, parts: &[Part<'_>], frame_stack: Option<usize>) {
+        if t > 0 || !self.shown {
+            match (frame_stack, &self.frames) {
+                (Some(stack), Some(_)) if t > 0 => self.show_frames(t, parts, stack),
+                _ => self.show_whole(t, parts),
+            }
+        }
+        self.shown = t == parts[0].rollout.steps();
+        let on_gpu = self.starts.device() != Device::Cpu;
+        if !on_gpu {
+            return;
+        }
+        let rows = parts[0].rollout.steps() as i64 + 1;
+        let obs = &self.obs;
+        let columns = self.columns.get_or_insert_with(|| {
+            obs.map(|obs| {
+                let shape = [&[rows], obs.tensor().size().as_slice()].concat();
+                Tensor::empty(&shape, (obs.tensor().kind(), obs.tensor().device()))
+            })
+        });
+        for ((_, column), (_, obs)) in columns.leaves_mut().into_iter().zip(obs.leaves()) {
+            column.select(0, t as i64).copy_(obs.tensor());
+        }
+    }
+
+    fn show_whole(&self, t: usize, parts: &[Part<'_>]) {
+        let mut first = 0;
+        for part in parts {
+            let columns = part.rollout.obs.leaves();
+            for ((_, staging), (_, column)) in self.obs.leaves().into_iter().zip(columns) {
+                staging.write(first, column.at(&[t]).bytes);
+            }
+            first += part.acting.rngs.len();
+        }
+        for (_, staging) in self.obs.leaves() {
+            staging.upload();
+        }
+    }
+
+    /// Moves the stacks on the device by one frame each. Where an episode began, the whole
+    /// stack is new.
+    fn show_frames(&self, t: usize, parts: &[Part<'_>], stack: usize) {
+        let (Tree::Leaf(obs), Some(frames)) = (&self.obs, &self.frames) else {
+            return self.show_whole(t, parts);
+        };
+        let (mut first, mut begun, mut whole) = (0, Vec::new(), Vec::new());
+        for part in parts {
+            let (rollout, envs) = (&*part.rollout, part.acting.rngs.len());
+            let Tree::Leaf(column) = &rollout.obs else {
+                return;
+            };
+            let row = column.at(&[t]).bytes;
+            let item = row.len() / envs;
+            let ended = rollout.terminated.at(&[t - 1]).bytes.iter();
+            let ended = ended.zip(rollout.truncated.at(&[t - 1]).bytes);
+            for (b, (terminated, truncated)) in ended.enumerate() {
+                let observation = &row[b * item..(b + 1) * item];
+                frames.write(first + b, &observation[item - item / stack..]);
+                if *terminated != 0 || *truncated != 0 {
+                    begun.push((first + b) as i64);
+                    whole.extend_from_slice(observation);
+                }
+            }
+            first += envs;
+        }
+        frames.upload();
+        let mut stacks = obs.tensor().shallow_clone();
+        let kept = stacks.narrow(1, 1, stack as i64 - 1);
+        let moved = Tensor::cat(&[kept, frames.tensor().unsqueeze(1)], 1);
+        stacks.copy_(&moved);
+        if !begun.is_empty() {
+            let mut shape = stacks.size();
+            shape[0] = begun.len() as i64;
+            let device = stacks.device();
+            let whole = Tensor::from_data_size(&whole, &shape, stacks.kind()).to_device(device);
+            let begun = Tensor::from_slice(&begun).to_device(device);
+            let _ = stacks.index_copy_(0, &begun, &whole);
+        }
+    }
+
+    /// Brings legal actions, last actions and memory to the device.
+    fn prepare(&self, t: usize, parts: &[Part<'_>], last: Option<&LastInput>) {
+        let mut first = 0;
+        for Part { rollout, acting } in parts {
+            if let (Some(staging), Some(legal)) = (&self.legal, &rollout.legal) {
+                staging.write(first, legal.at(&[t]).bytes);
+            }
+            if let (Some(staging), Some(last)) = (&self.last, last) {
+                let mut encoded = vec![0.0; last.size];
+                for b in 0..acting.rngs.len() {
+                    memory::encode_last(last, rollout, t, b, &mut encoded);
+                    let row = Array::from_slice(&encoded, &[last.size]);
+                    staging.write(first + b, row.bytes());
+                }
+            }
+            let state = acting.state.leaves();
+            for ((_, staging), (_, memory)) in self.state.leaves().into_iter().zip(state) {
+                staging.write(first, memory.bytes());
+            }
+            first += acting.rngs.len();
+        }
+        for staging in [&self.legal, &self.last].into_iter().flatten() {
+            staging.upload();
+        }
+        for (_, staging) in self.state.leaves() {
+            staging.upload();
+        }
+    }
+
+    fn leave_columns(&mut self, parts: &mut [Part<'_>]) {
+        let Some(columns) = self.columns.take() else {
+            return;
+        };
+        let mut first = 0;
+        for part in parts {
+            let envs = part.acting.rngs.len() as i64;
+            let part_of = columns.map(|column| column.narrow(1, first, envs));
+            part.rollout.resident = starling_envs::Resident::new(Mutex::new(part_of));
+            first += envs;
+        }
+    }
+}

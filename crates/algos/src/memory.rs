@@ -1,0 +1,143 @@
+//! What a policy carries from step to step beside its LSTM: the last action and reward, if the
+//! network wants to see them, and the discounted return so far, if returns are normalised.
+//!
+//! Both follow from the rollout itself. So they are worked out when a rollout is full, for the
+//! beginning of the next, and by the learner for all its rows.
+
+use starling_envs::Rollout;
+use starling_nets::{LastInput, Params, RunningNorm, Tensor, array_of};
+use starling_tree::{Array, DType, Spec, Tree};
+
+use crate::actor_critic::{Model, Whole};
+
+/// The encoded last action and reward.
+pub(crate) const LAST: &str = "last";
+
+/// The discounted return so far.
+const RETURN: &str = "return";
+
+/// Rewards are divided by the running deviation of discounted returns.
+#[derive(Clone, Debug)]
+pub(crate) struct ReturnScale {
+    pub(crate) norm: RunningNorm,
+    pub(crate) gamma: f32,
+}
+
+/// Everything a policy carries from step to step; what belongs to the network comes first.
+pub(crate) fn spec(model: &Model) -> Tree<Spec> {
+    let leaf = |name: &str, size| (name.to_owned(), Tree::Leaf(Spec::new(DType::F32, &[size])));
+    let mut parts = match model.net.state_spec() {
+        Tree::Node(parts) => parts,
+        Tree::Leaf(_) => Vec::new(),
+    };
+    let last = model.net.last.as_ref();
+    parts.extend(last.map(|last| leaf(LAST, last.size)));
+    parts.extend(model.returns.as_ref().map(|_| leaf(RETURN, 1)));
+    Tree::Node(parts)
+}
+
+/// Brings the memory to the end of a full rollout.
+pub(crate) fn remember(model: &Model, rollout: &Rollout, state: &mut Tree<Array>) {
+    if let (Some(last), Some(memory)) = (&model.net.last, column_mut(state, LAST)) {
+        for (b, encoded) in memory.chunks_mut(last.size).enumerate() {
+            encode_last(last, rollout, rollout.steps(), b, encoded);
+        }
+    }
+    if let (Some(scale), Some(memory)) = (&model.returns, column_mut(state, RETURN)) {
+        let envs = rollout.envs();
+        let ends = ends(rollout);
+        if let Some(before) = column(&rollout.state, RETURN) {
+            memory.copy_from_slice(before);
+        }
+        for (i, reward) in rollout.rewards.as_slice::<f32>().iter().enumerate() {
+            let sum = &mut memory[i % envs];
+            *sum = if ends[i] {
+                0.0
+            } else {
+                *sum * scale.gamma + reward
+            };
+        }
+    }
+}
+
+/// What environment `b` did before row `t` of a rollout, and what came of it.
+pub(crate) fn encode_last(
+    last: &LastInput,
+    rollout: &Rollout,
+    t: usize,
+    b: usize,
+    encoded: &mut [f32],
+) {
+    let Some(before) = t.checked_sub(1) else {
+        let first = column(&rollout.state, LAST).unwrap_or_default();
+        encoded.copy_from_slice(&first[b * last.size..(b + 1) * last.size]);
+        return;
+    };
+    let at = [before, b];
+    let ended = [&rollout.terminated, &rollout.truncated];
+    if ended.iter().any(|flags| flags.at(&at).bytes[0] != 0) {
+        encoded.fill(0.0);
+    } else {
+        let reward = rollout.rewards.at(&at).as_slice::<f32>()[0];
+        last.encode(rollout.actions.at(&at), reward, encoded);
+    }
+}
+
+/// What all environments of a batch did before each of its T + 1 rows.
+pub(crate) fn last_rows(last: &LastInput, rollouts: &[&Rollout]) -> Vec<f32> {
+    let steps = rollouts.first().map_or(0, |rollout| rollout.steps());
+    let envs: usize = rollouts.iter().map(|rollout| rollout.envs()).sum();
+    let mut rows = vec![0.0; (steps + 1) * envs * last.size];
+    let mut items = rows.chunks_mut(last.size);
+    for t in 0..=steps {
+        for rollout in rollouts {
+            for (b, encoded) in items.by_ref().take(rollout.envs()).enumerate() {
+                encode_last(last, rollout, t, b, encoded);
+            }
+        }
+    }
+    rows
+}
+
+impl ReturnScale {
+    /// Takes the returns of a batch into the statistics, and scales its rewards.
+    pub(crate) fn apply(&self, params: &Params, whole: &mut Whole) {
+        let envs = whole.envs;
+        let mut sums = column(&whole.state, RETURN).unwrap_or_default().to_vec();
+        let rewards = whole.rewards.as_slice::<f32>();
+        let mut returns = Vec::with_capacity(rewards.len());
+        for (i, reward) in rewards.iter().enumerate() {
+            let sum = &mut sums[i % envs];
+            *sum = *sum * self.gamma + reward;
+            returns.push(*sum);
+            if whole.ends[i] {
+                *sum = 0.0;
+            }
+        }
+        let device = params.flat().device();
+        let returns = Tensor::from_slice(&returns)
+            .reshape([-1, 1])
+            .to_device(device);
+        self.norm.observe(params, &returns);
+        let rewards = Tensor::from_slice(rewards).to_device(device);
+        let shape = whole.rewards.shape().to_vec();
+        whole.rewards = array_of(&self.norm.scale(params, &rewards)).reshaped(&shape);
+    }
+}
+
+fn ends(rollout: &Rollout) -> Vec<bool> {
+    let terminated = rollout.terminated.as_slice::<u8>().iter();
+    let flags = terminated.zip(rollout.truncated.as_slice::<u8>());
+    flags.map(|(a, b)| a | b != 0).collect()
+}
+
+fn column<'a>(state: &'a Tree<Array>, name: &str) -> Option<&'a [f32]> {
+    Some(state.get(name)?.leaf()?.as_slice())
+}
+
+fn column_mut<'a>(state: &'a mut Tree<Array>, name: &str) -> Option<&'a mut [f32]> {
+    match state.get_mut(name)? {
+        Tree::Leaf(array) => Some(array.as_mut_slice()),
+        Tree::Node(_) => None,
+    }
+}

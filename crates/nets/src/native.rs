@@ -1,0 +1,237 @@
+//! The calls into the C++ files of this crate: what libtorch has and tch does not wrap.
+//!
+//! All unsafe code of the crate is here and in [`load_cuda`](crate::load_cuda).
+#![expect(
+    unsafe_code,
+    reason = "functions of another language can only be called so"
+)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::Write as _;
+use std::sync::OnceLock;
+
+use libloading::Library;
+use tch::{Device, Tensor};
+
+/// A tensor on the other side: tch's handle is a pointer to libtorch's own.
+type Handle = *const c_void;
+
+unsafe extern "C" {
+    fn starling_native_error() -> *const c_char;
+    fn starling_fused_adam(
+        params: Handle,
+        gradient: Handle,
+        mean: Handle,
+        square: Handle,
+        steps: Handle,
+        rate: Handle,
+        beta1: f64,
+        beta2: f64,
+        eps: f64,
+    ) -> c_int;
+    fn starling_copy_async(to: Handle, from: Handle) -> c_int;
+    fn starling_tune(tf32: c_int, benchmark: c_int) -> c_int;
+}
+
+fn handle(tensor: &Tensor) -> Handle {
+    tensor.as_ptr().cast()
+}
+
+/// libtorch refuses only what a mistake of ours asked of it, as with every operation of tch.
+fn checked(code: c_int, error: unsafe extern "C" fn() -> *const c_char) {
+    if code != 0 {
+        // SAFETY: the function returns the terminated message that the failed call left for
+        // this thread.
+        let message = unsafe { CStr::from_ptr(error()) };
+        panic!("libtorch: {}", message.to_string_lossy());
+    }
+}
+
+/// What Adam works on: vectors of one length and two scalars, all on one device.
+pub(crate) struct Adam<'a> {
+    pub(crate) params: &'a Tensor,
+    pub(crate) gradient: &'a Tensor,
+    pub(crate) mean: &'a Tensor,
+    pub(crate) square: &'a Tensor,
+    /// This step's number, from 1.
+    pub(crate) steps: &'a Tensor,
+    pub(crate) rate: &'a Tensor,
+}
+
+/// One step of Adam in one pass over memory.
+pub(crate) fn fused_adam(x: &Adam<'_>, beta1: f64, beta2: f64, eps: f64) {
+    // SAFETY: all handles are those of live tensors; shapes and devices are checked by libtorch.
+    let code = unsafe {
+        starling_fused_adam(
+            handle(x.params),
+            handle(x.gradient),
+            handle(x.mean),
+            handle(x.square),
+            handle(x.steps),
+            handle(x.rate),
+            beta1,
+            beta2,
+            eps,
+        )
+    };
+    checked(code, starling_native_error);
+}
+
+/// Copies `from` into `to`. Between pinned memory and a GPU it does not wait: `from` must not
+/// change before the thread's stream got there.
+pub fn copy_async(to: &Tensor, from: &Tensor) {
+    // SAFETY: both handles are those of live tensors; shapes are checked by libtorch.
+    let code = unsafe { starling_copy_async(handle(to), handle(from)) };
+    checked(code, starling_native_error);
+}
+
+/// Overwrites part of a tensor in host memory.
+///
+/// # Panics
+/// When the tensor is not contiguous host memory, or the bytes do not fit in there.
+pub(crate) fn write_bytes(tensor: &Tensor, offset: usize, bytes: &[u8]) {
+    let length = tensor.numel() * tensor.kind().elt_size_in_bytes();
+    assert!(tensor.device() == Device::Cpu && tensor.is_contiguous());
+    assert!(offset <= length && bytes.len() <= length - offset);
+    // SAFETY: the tensor owns `length` bytes at its pointer, the part lies within them, and
+    // `bytes`, being borrowed by somebody who has no tensor, cannot overlap them.
+    unsafe {
+        let target = tensor.data_ptr().cast::<u8>().add(offset);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+    }
+}
+
+/// Sets how a GPU computes: whether the inputs of float32 products may be rounded to
+/// TensorFloat-32. For the whole process.
+pub fn allow_tf32(allow: bool) {
+    // SAFETY: it only sets flags.
+    let code = unsafe { starling_tune(c_int::from(allow), 1) };
+    checked(code, starling_native_error);
+}
+
+/// The functions of the library for CUDA graphs.
+struct Cuda {
+    error: unsafe extern "C" fn() -> *const c_char,
+    own_stream: unsafe extern "C" fn(c_int) -> c_int,
+    synchronize: unsafe extern "C" fn(c_int) -> c_int,
+    graph_new: unsafe extern "C" fn() -> *mut c_void,
+    graph_free: unsafe extern "C" fn(*mut c_void),
+    graph_begin: unsafe extern "C" fn(*mut c_void) -> c_int,
+    graph_end: unsafe extern "C" fn(*mut c_void) -> c_int,
+    graph_replay: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+static CUDA: OnceLock<Option<Cuda>> = OnceLock::new();
+
+/// Opens the library for CUDA graphs; libtorch's CUDA half must be loaded by then.
+pub(crate) fn load_graphs() {
+    CUDA.get_or_init(open_graphs);
+}
+
+/// Whether computations on a GPU can be recorded as graphs.
+pub fn has_graphs() -> bool {
+    cuda().is_some()
+}
+
+fn cuda() -> Option<&'static Cuda> {
+    CUDA.get()?.as_ref()
+}
+
+fn open_graphs() -> Option<Cuda> {
+    static LIBRARY: &[u8] = include_bytes!(env!("STARLING_CUDA_LIBRARY"));
+    if LIBRARY.is_empty() {
+        return None;
+    }
+    let mut file = tempfile::Builder::new().suffix(".so").tempfile().ok()?;
+    file.write_all(LIBRARY).ok()?;
+    // SAFETY: the file is the library that was built with this crate; it has no initialisers,
+    // and is never unloaded. Each name is looked up with the type that `cuda.cpp` declares.
+    unsafe {
+        let library = Box::leak(Box::new(Library::new(file.path()).ok()?));
+        Some(Cuda {
+            error: *library.get(b"starling_cuda_error").ok()?,
+            own_stream: *library.get(b"starling_own_stream").ok()?,
+            synchronize: *library.get(b"starling_synchronize").ok()?,
+            graph_new: *library.get(b"starling_graph_new").ok()?,
+            graph_free: *library.get(b"starling_graph_free").ok()?,
+            graph_begin: *library.get(b"starling_graph_begin").ok()?,
+            graph_end: *library.get(b"starling_graph_end").ok()?,
+            graph_replay: *library.get(b"starling_graph_replay").ok()?,
+        })
+    }
+}
+
+/// Gives the calling thread a stream of its own on a GPU; does nothing elsewhere.
+pub fn own_stream(device: Device) {
+    if let (Device::Cuda(index), Some(cuda)) = (device, cuda()) {
+        // SAFETY: plain numbers go in; the device's number is libtorch's own.
+        let code = unsafe { (cuda.own_stream)(index as c_int) };
+        checked(code, cuda.error);
+    }
+}
+
+/// Waits until a GPU has done all that the calling thread asked of it; does nothing elsewhere.
+pub fn synchronize(device: Device) {
+    match (device, cuda()) {
+        (Device::Cuda(index), Some(cuda)) => {
+            // SAFETY: plain numbers go in; the device's number is libtorch's own.
+            let code = unsafe { (cuda.synchronize)(index as c_int) };
+            checked(code, cuda.error);
+        }
+        (Device::Cuda(index), None) => tch::Cuda::synchronize(index as i64),
+        _ => {}
+    }
+}
+
+/// A CUDA graph: empty, being recorded, or ready.
+pub(crate) struct RawGraph {
+    graph: *mut c_void,
+    cuda: &'static Cuda,
+}
+
+// SAFETY: libtorch's graph may be replayed and freed from any thread, by one at a time, which
+// `&mut` and ownership ensure.
+unsafe impl Send for RawGraph {}
+
+impl RawGraph {
+    /// `None` where there are no graphs.
+    pub(crate) fn new() -> Option<Self> {
+        let cuda = cuda()?;
+        // SAFETY: no arguments; the result is checked.
+        let graph = unsafe { (cuda.graph_new)() };
+        (!graph.is_null()).then_some(Self { graph, cuda })
+    }
+
+    /// Records what the thread asks of the GPU until [`end`](RawGraph::end), without doing it.
+    pub(crate) fn begin(&mut self) {
+        // SAFETY: the graph lives as long as `self`.
+        checked(
+            unsafe { (self.cuda.graph_begin)(self.graph) },
+            self.cuda.error,
+        );
+    }
+
+    pub(crate) fn end(&mut self) {
+        // SAFETY: the graph lives as long as `self`.
+        checked(
+            unsafe { (self.cuda.graph_end)(self.graph) },
+            self.cuda.error,
+        );
+    }
+
+    pub(crate) fn replay(&mut self) {
+        // SAFETY: the graph lives as long as `self`, and the tensors that it works on as long
+        // as its owner, which keeps them.
+        checked(
+            unsafe { (self.cuda.graph_replay)(self.graph) },
+            self.cuda.error,
+        );
+    }
+}
+
+impl Drop for RawGraph {
+    fn drop(&mut self) {
+        // SAFETY: the graph was made by `graph_new` and is freed once.
+        unsafe { (self.cuda.graph_free)(self.graph) }
+    }
+}

@@ -1,0 +1,56 @@
+//! Host memory from which a device is fed.
+
+use starling_tree::Spec;
+use tch::{Device, Tensor};
+
+use crate::convert::kind_of;
+use crate::native;
+
+/// Rows in host memory, pinned where the device is a GPU, and their place on the device. On the
+/// CPU both are the same memory.
+#[derive(Debug)]
+pub struct Staging {
+    host: Tensor,
+    device: Tensor,
+    row_bytes: usize,
+}
+
+impl Staging {
+    /// Rows of zeros.
+    pub fn new(rows: usize, spec: &Spec, device: Device) -> Self {
+        let shape = std::iter::once(rows).chain(spec.shape.iter().copied());
+        let shape: Vec<i64> = shape.map(|n| n as i64).collect();
+        let kind = kind_of(spec.dtype);
+        let host = Tensor::zeros(&shape, (kind, Device::Cpu));
+        let (host, on_device) = match device {
+            Device::Cuda(_) => (
+                host.pin_memory(device),
+                Tensor::zeros(&shape, (kind, device)),
+            ),
+            _ => (host.shallow_clone(), host),
+        };
+        Self {
+            host,
+            device: on_device,
+            row_bytes: spec.bytes(),
+        }
+    }
+
+    /// Overwrites rows from `first` on with whole rows of bytes. The upload before must be done
+    /// by now.
+    pub fn write(&self, first: usize, bytes: &[u8]) {
+        native::write_bytes(&self.host, first * self.row_bytes, bytes);
+    }
+
+    /// Brings all rows to the device; a GPU does so in its own time.
+    pub fn upload(&self) {
+        if self.device.device() != Device::Cpu {
+            native::copy_async(&self.device, &self.host);
+        }
+    }
+
+    /// The rows on the device, always the same tensor.
+    pub fn tensor(&self) -> &Tensor {
+        &self.device
+    }
+}
