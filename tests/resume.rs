@@ -147,6 +147,18 @@ fn dqn_with_every_switch() {
     same_in_one_go_and_in_two("MinAtar/Breakout-v1", "dqn", &overrides);
 }
 
+#[test]
+fn rainbow_iqn() {
+    let overrides = ["algo.capacity_steps=6000", "algo.replay_ratio=4"];
+    same_in_one_go_and_in_two("CartPole-v1", "rainbow-iqn", &overrides);
+}
+
+#[test]
+fn r2d2() {
+    let overrides = ["algo.capacity_steps=6000", "algo.replay_ratio=8"];
+    same_in_one_go_and_in_two("CartPoleMasked-v1", "r2d2", &overrides);
+}
+
 /// A damaged latest checkpoint is named, and the one before it is used.
 #[test]
 fn a_damaged_checkpoint_is_passed_over() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use starling_envs::{Rng, Rollout, Space};
 use starling_nets::{Device, Schedule, ShapeMismatch};
-use starling_replay::{RateConfig, ReplayConfig, ReplayError, TransitionBatch};
+use starling_replay::{RateConfig, ReplayConfig, ReplayError, SequenceBatch, TransitionBatch};
 use starling_tree::{Array, Spec, Tree};
 
 /// A learning algorithm with its settings, for the spaces of one environment.
@@ -46,7 +46,7 @@ pub enum Experience {
         /// Steps of each environment per rollout (T).
         steps: usize,
     },
-    /// Batches of transitions from a replay.
+    /// Batches of transitions from a replay, or of sequences if its settings say so.
     Transitions(Box<ReplayNeeds>),
 }
 
@@ -59,15 +59,25 @@ pub struct ReplayNeeds {
     pub replay: ReplayConfig,
     /// How many samples are drawn for each step that comes in.
     pub rate: RateConfig,
-    /// Transitions per update.
+    /// Transitions or sequences per update.
     pub batch_size: usize,
     /// Exponent of importance weights over the run; without effect on uniform draws.
     pub beta: Schedule,
 }
 
+impl ReplayNeeds {
+    /// Steps that one batch trains: of sequences, all steps of their trained parts.
+    pub fn batch_steps(&self) -> u64 {
+        let sequence = self.replay.sequence.as_ref();
+        let each = sequence.map_or(1, |sequence| sequence.length_steps);
+        (self.batch_size * each) as u64
+    }
+}
+
 /// One actor's side of an algorithm: chooses actions for a batch of environments.
 pub trait Policy: Send {
-    /// What it records with each action, for the learner.
+    /// What it records with each action, for the learner. A record called `priority`, one `f32`
+    /// per step, is the first priority of the step in a replay.
     fn records(&self) -> Tree<Spec>;
 
     /// What it carries from step to step for each environment; empty if it has no memory.
@@ -87,8 +97,9 @@ pub trait Policy: Send {
         }
     }
 
-    /// The rollouts of a group are full and go to the learner: the chance to leave what it has
-    /// on its device with them ([`Rollout::resident`]).
+    /// The rollouts of a group are full and go to the learner: the chance to complete their
+    /// records by those that look ahead, such as priorities, and to leave what it has on its
+    /// device with them ([`Rollout::resident`]).
     fn finish(&mut self, _group: usize, _parts: &mut [Part<'_>]) {}
 }
 
@@ -154,6 +165,8 @@ pub enum Batch<'a> {
     Rollouts(&'a [&'a Rollout]),
     /// Transitions drawn from a replay.
     Transitions(&'a TransitionBatch),
+    /// Sequences drawn from a replay.
+    Sequences(&'a SequenceBatch),
 }
 
 /// How far a run has come.

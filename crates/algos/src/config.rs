@@ -47,7 +47,54 @@ where
 {
     let defaults = serde_json::to_value(C::default()).unwrap_or(Value::Null);
     check_keys(section, given, &defaults)?;
-    serde_path_to_error::deserialize(given).map_err(|error| {
+    deserialize(section, given, given)
+}
+
+/// Reads settings that stand side by side but belong to two structures, over their defaults.
+pub(crate) fn parse_parts<A, B>(
+    section: &str,
+    given: &Value,
+    defaults: &(A, B),
+) -> Result<(A, B), ConfigError>
+where
+    A: DeserializeOwned + Serialize,
+    B: DeserializeOwned + Serialize,
+{
+    check_keys(section, given, &side_by_side(defaults))?;
+    Ok((
+        parse_part(section, given, &defaults.0)?,
+        parse_part(section, given, &defaults.1)?,
+    ))
+}
+
+/// The settings of two structures as one table.
+pub(crate) fn side_by_side<A: Serialize, B: Serialize>(parts: &(A, B)) -> Value {
+    let mut all = serde_json::to_value(&parts.0).unwrap_or(Value::Null);
+    let rest = serde_json::to_value(&parts.1).unwrap_or(Value::Null);
+    merge(&mut all, &rest);
+    all
+}
+
+/// Those of the given settings that a structure has, over its defaults.
+fn parse_part<C>(section: &str, given: &Value, defaults: &C) -> Result<C, ConfigError>
+where
+    C: DeserializeOwned + Serialize,
+{
+    let mut settings = serde_json::to_value(defaults).unwrap_or(Value::Null);
+    let mut own = given.clone();
+    if let (Some(own), Some(known)) = (own.as_object_mut(), settings.as_object()) {
+        own.retain(|key, _| known.contains_key(key));
+    }
+    merge(&mut settings, &own);
+    deserialize(section, &settings, given)
+}
+
+fn deserialize<C: DeserializeOwned>(
+    section: &str,
+    settings: &Value,
+    given: &Value,
+) -> Result<C, ConfigError> {
+    serde_path_to_error::deserialize(settings).map_err(|error| {
         let path = error.path().to_string();
         let key = match path.as_str() {
             "." => section.to_owned(),
@@ -62,6 +109,23 @@ where
             allowed: allowed(&error.into_inner().to_string()),
         }
     })
+}
+
+/// Lays one tree of settings over another: tables are merged, everything else is replaced.
+fn merge(under: &mut Value, over: &Value) {
+    match (under, over) {
+        (Value::Object(under), Value::Object(over)) => {
+            for (key, value) in over {
+                match under.get_mut(key) {
+                    Some(existing) => merge(existing, value),
+                    None => {
+                        under.insert(key.clone(), value.clone());
+                    }
+                }
+            }
+        }
+        (under, over) => *under = over.clone(),
+    }
 }
 
 /// Refuses a value that is out of range.
@@ -199,5 +263,27 @@ mod tests {
         let config: Example = parse_config("algo", &json!({"net": {"hidden": 3}})).unwrap();
         assert_eq!(config.net.hidden, 3);
         assert_eq!(config.learning_rate, 0.0);
+    }
+
+    #[test]
+    fn two_structures_are_read_from_one_table() {
+        let defaults = (
+            Example {
+                learning_rate: 0.5,
+                ..Example::default()
+            },
+            Net { hidden: 7 },
+        );
+        let given = json!({"hidden": 8, "net": {"hidden": 3}});
+        let (example, net) = parse_parts("algo", &given, &defaults).unwrap();
+        assert_eq!((example.learning_rate, example.net.hidden), (0.5, 3));
+        assert_eq!(net.hidden, 8);
+        let wrong = parse_parts("algo", &json!({"hidden": "big"}), &defaults);
+        assert_eq!(
+            wrong.unwrap_err().to_string(),
+            "algo.hidden is \"big\"; allowed: a whole number, 0 or more"
+        );
+        let unknown = parse_parts("algo", &json!({"hiden": 1}), &defaults);
+        assert!(unknown.unwrap_err().to_string().contains("algo.hidden?"));
     }
 }

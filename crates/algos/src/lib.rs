@@ -4,16 +4,23 @@
 //! ([`Algorithm::policy`]) and how to learn ([`Algorithm::learner`]). It knows nothing of
 //! threads, files or sockets; the engine does the rest, and knows no algorithm by name.
 //!
-//! Read first: [`Algorithm`], [`Policy`] and [`Learner`]. The algorithms: [`a2c`], [`appo`],
-//! [`dqn`], [`impala`], [`ppo`], [`pqn`]. The table of all is [`registry`].
+//! Read first: [`Algorithm`], [`Policy`] and [`Learner`]. The table of all algorithms is
+//! [`registry`]; those with a policy network share `actor_critic.rs`, those that learn action
+//! values from a replay `value_based`.
 
 pub mod a2c;
+pub mod apex;
 pub mod appo;
+pub mod c51;
 pub mod dqn;
 pub mod impala;
+pub mod iqn;
 pub mod ops;
 pub mod ppo;
 pub mod pqn;
+pub mod qr_dqn;
+pub mod r2d2;
+pub mod rainbow;
 pub mod registry;
 
 mod acting;
@@ -22,9 +29,11 @@ mod algorithm;
 mod config;
 mod memory;
 mod trajectory;
+mod value_based;
 
 pub use algorithm::{
     Acting, Algorithm, Batch, Experience, LearnError, Learner, Part, Policy, Progress, ReplayNeeds,
     Report, Saved, Spaces,
 };
 pub use config::{ConfigError, parse_config, require};
+pub use value_based::{Ladder, ValueConfig};

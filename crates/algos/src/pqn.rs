@@ -16,7 +16,7 @@ use rand::seq::SliceRandom as _;
 use serde::{Deserialize, Serialize};
 use starling_envs::{Rng, Rollout, stream};
 use starling_nets::{
-    Device, Kind, Layout, NetConfig, Optimizer, OptimizerConfig, Params, QNetwork, Schedule,
+    Device, Kind, Layout, Optimizer, OptimizerConfig, Params, QNetConfig, QNetwork, Schedule,
     ShapeMismatch, Tensor, argmax, array_of, clip_global_norm, no_grad, tensor_of, tensor_of_view,
     tree_of,
 };
@@ -64,7 +64,7 @@ pub struct Config {
     /// How gradients become steps.
     pub optimizer: OptimizerConfig,
     /// The network.
-    pub net: NetConfig,
+    pub net: QNetConfig,
 }
 
 impl Default for Config {
@@ -83,10 +83,10 @@ impl Default for Config {
             epsilon_eval: 0.0,
             clip_norm: 10.0,
             optimizer: OptimizerConfig::default(),
-            net: NetConfig {
+            net: QNetConfig {
                 layer_norm: true,
                 orthogonal: false,
-                ..NetConfig::default()
+                ..QNetConfig::default()
             },
         }
     }
@@ -110,14 +110,15 @@ impl Config {
         over_zero("algo.clip_norm", self.clip_norm)?;
         over_zero("algo.reward_scale", self.reward_scale)?;
         require_schedule("algo.learning_rate", &self.learning_rate, 10.0)?;
-        require(
-            self.net.lstm == 0,
-            "algo.net.lstm",
-            self.net.lstm,
-            "0: PQN learns from single steps and has no memory",
-        )?;
         refuse(self.optimizer.problem())?;
-        refuse(self.net.problem())
+        refuse(self.net.problem())?;
+        let noise = self.net.noisy_sigma;
+        require(
+            noise.is_none(),
+            "algo.net.noisy_sigma",
+            noise.unwrap_or(0.0),
+            "null: PQN explores by chance",
+        )
     }
 }
 
@@ -135,7 +136,7 @@ impl Pqn {
         config.check()?;
         let mut layout = Layout::default();
         let (observation, action) = (&spaces.observation, &spaces.action);
-        let net = QNetwork::new(&mut layout, &config.net, observation, action);
+        let net = QNetwork::new(&mut layout, &config.net, observation, action, 1);
         let net = net.map_err(|error| {
             ConfigError::Misfit(format!("pqn cannot be used here: {}", error.0))
         })?;
@@ -212,7 +213,7 @@ impl Policy for PqnPolicy {
         let obs = tree_of(&rollout.obs, &[t], self.device);
         let legal = rollout.legal.as_ref();
         let legal = legal.map(|mask| tensor_of_view(mask.at(&[t]), self.device));
-        let values = no_grad(|| masked(self.net.forward(&self.params, &obs), legal.as_ref()));
+        let values = no_grad(|| masked(values_of(&self.net, &self.params, &obs), legal.as_ref()));
         let values = array_of(&values);
         for (b, rng) in acting.rngs.iter_mut().enumerate() {
             let row = values.at(&[b]);
@@ -225,6 +226,11 @@ impl Policy for PqnPolicy {
             rollout.actions.at_mut(&[t, b]).write(&[action as i64]);
         }
     }
+}
+
+/// Values `[N, A]` of observations `[N, ..]`.
+fn values_of(net: &QNetwork, params: &Params, obs: &Tree<Tensor>) -> Tensor {
+    net.forward(params, obs, None).squeeze_dim(-1)
 }
 
 /// Values `[N, A]` with those of illegal actions out of the way.
@@ -268,7 +274,7 @@ impl PqnLearner {
     fn targets(&self, rollout: &Rollout, obs: &Tree<Tensor>, legal: Option<&Tensor>) -> Tensor {
         let (steps, envs) = (rollout.steps(), rollout.envs());
         let best = |obs: &Tree<Tensor>, legal: Option<&Tensor>| {
-            let values = no_grad(|| masked(self.net.forward(&self.params, obs), legal));
+            let values = no_grad(|| masked(values_of(&self.net, &self.params, obs), legal));
             array_of(&values.amax([-1].as_slice(), false))
         };
         let all = best(obs, legal);
@@ -332,7 +338,7 @@ impl Learner for PqnLearner {
             for indices in order.chunks(minibatch) {
                 let indices = Tensor::from_slice(indices).to_device(device);
                 let pick = |tensor: &Tensor| tensor.index_select(0, &indices);
-                let values = self.net.forward(&self.params, &obs.map(pick));
+                let values = values_of(&self.net, &self.params, &obs.map(pick));
                 let chosen = values.gather(1, &pick(&actions), false).squeeze_dim(1);
                 let loss = loss(&chosen, &pick(&targets));
                 let gradient = self.params.gradient(&loss);

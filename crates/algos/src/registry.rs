@@ -5,8 +5,11 @@ use starling_envs::Rng;
 use starling_nets::{Optimizer, Params};
 use starling_tree::{Array, DType};
 
-use crate::config::{ConfigError, parse_config};
-use crate::{Algorithm, LearnError, Saved, Spaces, a2c, appo, dqn, impala, ppo, pqn};
+use crate::config::{ConfigError, parse_config, parse_parts, side_by_side};
+use crate::{
+    Algorithm, LearnError, Saved, Spaces, a2c, apex, appo, c51, dqn, impala, iqn, ppo, pqn, qr_dqn,
+    r2d2, rainbow,
+};
 
 /// One line of the table.
 pub struct AlgoSpec {
@@ -42,6 +45,36 @@ pub fn all() -> &'static [AlgoSpec] {
                 },
             },
             AlgoSpec {
+                name: "apex-dqn",
+                summary: "Ape-X: many environments, a ladder of exploration, priorities from the actors",
+                paper: "Horgan et al. 2018",
+                defaults: || side_by_side(&apex::apex_dqn()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &apex::apex_dqn())?;
+                    dqn::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "apex-rainbow",
+                summary: "Ape-X over Rainbow",
+                paper: "Horgan et al. 2018, Hessel et al. 2018",
+                defaults: || side_by_side(&apex::apex_rainbow()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &apex::apex_rainbow())?;
+                    c51::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "apex-rainbow-iqn",
+                summary: "Ape-X over Rainbow-IQN",
+                paper: "Toromanoff et al. 2019",
+                defaults: || side_by_side(&apex::apex_rainbow_iqn()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &apex::apex_rainbow_iqn())?;
+                    iqn::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
                 name: "appo",
                 summary: "Asynchronous PPO: its clipped loss on V-trace targets",
                 paper: "Luo et al. 2020; Petrenko et al. 2020",
@@ -54,15 +87,33 @@ pub fn all() -> &'static [AlgoSpec] {
                 },
             },
             AlgoSpec {
-                name: "dqn",
-                summary: "Deep Q-learning; double, dueling, n-step and prioritized by switches",
-                paper: "Mnih et al. 2015",
-                defaults: || defaults::<dqn::Config>(),
+                name: "c51",
+                summary: "Categorical DQN: a distribution over fixed returns per action",
+                paper: "Bellemare et al. 2017",
+                defaults: || side_by_side(&c51::defaults()),
                 build: |given, spaces| {
-                    Ok(Box::new(dqn::Dqn::new(
-                        parse_config("algo", given)?,
-                        spaces,
-                    )?))
+                    let (shared, config) = parse_parts("algo", given, &c51::defaults())?;
+                    c51::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "dqn",
+                summary: "Deep Q-learning; double, dueling, n-step, prioritized, noisy and Munchausen by switches",
+                paper: "Mnih et al. 2015",
+                defaults: || side_by_side(&dqn::defaults()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &dqn::defaults())?;
+                    dqn::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "epsilon-rainbow",
+                summary: "Rainbow with a chance of random actions in place of noise",
+                paper: "Stooke and Abbeel 2019",
+                defaults: || side_by_side(&rainbow::epsilon_rainbow()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &rainbow::epsilon_rainbow())?;
+                    c51::build(shared, config, spaces)
                 },
             },
             AlgoSpec {
@@ -75,6 +126,16 @@ pub fn all() -> &'static [AlgoSpec] {
                         parse_config("algo", given)?,
                         spaces,
                     )?))
+                },
+            },
+            AlgoSpec {
+                name: "iqn",
+                summary: "Implicit quantile networks: any quantile of the return per action",
+                paper: "Dabney et al. 2018",
+                defaults: || side_by_side(&iqn::defaults()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &iqn::defaults())?;
+                    iqn::build(shared, config, spaces)
                 },
             },
             AlgoSpec {
@@ -99,6 +160,46 @@ pub fn all() -> &'static [AlgoSpec] {
                         parse_config("algo", given)?,
                         spaces,
                     )?))
+                },
+            },
+            AlgoSpec {
+                name: "qr-dqn",
+                summary: "Quantile regression DQN: fixed quantiles of the return per action",
+                paper: "Dabney et al. 2018",
+                defaults: || side_by_side(&qr_dqn::defaults()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &qr_dqn::defaults())?;
+                    qr_dqn::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "r2d2",
+                summary: "Q-learning with an LSTM over replayed sequences with stored states",
+                paper: "Kapturowski et al. 2019",
+                defaults: || side_by_side(&r2d2::defaults()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &r2d2::defaults())?;
+                    r2d2::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "rainbow",
+                summary: "C51 with double, dueling, n-step, prioritized replay and noisy layers",
+                paper: "Hessel et al. 2018",
+                defaults: || side_by_side(&rainbow::rainbow()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &rainbow::rainbow())?;
+                    c51::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "rainbow-iqn",
+                summary: "IQN with double, dueling, n-step, prioritized replay and noisy layers",
+                paper: "Toromanoff et al. 2019",
+                defaults: || side_by_side(&rainbow::rainbow_iqn()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &rainbow::rainbow_iqn())?;
+                    iqn::build(shared, config, spaces)
                 },
             },
         ]

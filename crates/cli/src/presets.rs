@@ -29,23 +29,56 @@ macro_rules! presets {
 pub fn all() -> &'static [Preset] {
     presets![
         "atari/a2c",
+        "atari/apex-dqn",
+        "atari/apex-rainbow",
+        "atari/apex-rainbow-iqn",
         "atari/appo",
+        "atari/c51",
         "atari/dqn",
+        "atari/epsilon-rainbow",
         "atari/impala",
+        "atari/iqn",
         "atari/ppo",
         "atari/pqn",
+        "atari/qr-dqn",
+        "atari/r2d2",
+        "atari/rainbow",
+        "atari/rainbow-iqn",
         "classic/a2c",
+        "classic/apex-dqn",
+        "classic/apex-rainbow",
+        "classic/apex-rainbow-iqn",
         "classic/appo",
+        "classic/c51",
         "classic/dqn",
+        "classic/epsilon-rainbow",
         "classic/impala",
+        "classic/iqn",
         "classic/ppo",
         "classic/pqn",
+        "classic/qr-dqn",
+        "classic/r2d2",
+        "classic/rainbow",
+        "classic/rainbow-iqn",
+        "exploration/dqn",
+        "memory/dqn",
+        "memory/r2d2",
         "minatar/a2c",
+        "minatar/apex-dqn",
+        "minatar/apex-rainbow",
+        "minatar/apex-rainbow-iqn",
         "minatar/appo",
+        "minatar/c51",
         "minatar/dqn",
+        "minatar/epsilon-rainbow",
         "minatar/impala",
+        "minatar/iqn",
         "minatar/ppo",
         "minatar/pqn",
+        "minatar/qr-dqn",
+        "minatar/r2d2",
+        "minatar/rainbow",
+        "minatar/rainbow-iqn",
     ]
 }
 
@@ -120,7 +153,8 @@ mod tests {
                 let mut request = Request::new(env.id);
                 request.algo = Some(algo.to_owned());
                 let continuous = env.id.contains("Continuous") || env.id.starts_with("Pendulum");
-                if matches!(algo, "dqn" | "pqn") && continuous {
+                let policies = ["a2c", "appo", "impala", "ppo"];
+                if !policies.contains(&algo) && continuous {
                     assert!(resolve(&request).is_err(), "{}", env.id);
                 } else {
                     resolve(&request).unwrap();

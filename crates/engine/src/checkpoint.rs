@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use starling_algos::Saved;
 use starling_envs::Rng;
 use starling_record::{Checkpoint, CheckpointWriter, RecorderState, Window};
-use starling_replay::{RateLimiter, TransitionReplay};
+use starling_replay::{RateLimiter, Replay, Snapshot};
 use starling_tree::{Array, DType};
 
 use crate::collect::{ActorSnapshot, Crew};
@@ -95,7 +95,7 @@ pub(crate) fn write(
         limiter = Some(feed.limiter.clone());
         replay_rng = Some(feed.rng.clone());
         let mut file = writer.create(REPLAY)?;
-        feed.replay.save(&mut file)?;
+        Snapshot::begin(&feed.replay, None)?.write(&mut file)?;
         file.finish()?;
     }
     let state = RunState {
@@ -132,7 +132,9 @@ pub(crate) fn read(
         feed.limiter = state.limiter.ok_or_else(missing)?;
         feed.rng = state.replay_rng.ok_or_else(missing)?;
         let file = checkpoint.reader(REPLAY)?;
-        feed.replay = TransitionReplay::load(file, &feed.needs.replay, feed.replay.layout())?;
+        let one_part = |_| -> std::io::Result<&[u8]> { Err(std::io::ErrorKind::NotFound.into()) };
+        let layout = feed.replay.layout();
+        (feed.replay, _) = Replay::load(file, one_part, &feed.needs.replay, layout)?;
     }
     Ok(Restored {
         tally: state.tally,

@@ -10,6 +10,7 @@ use starling_replay::{RateLimiter, ReplayError};
 
 use crate::EngineError;
 use crate::central::GROUPS;
+use crate::learn::replay_layout;
 
 /// Everything that defines a run, read from one tree of settings:
 ///
@@ -254,14 +255,18 @@ impl RunConfig {
         let env = self.env_spec()?.make(&self.env);
         let env = env.map_err(|error| ConfigError::Misfit(format!("env: {error}")))?;
         let step = env.observation_space().spec().item_bytes();
-        let algorithm = (self.algo_spec()?.build)(&self.algo, &spaces_of(&*env))?;
+        let spaces = spaces_of(&*env);
+        let algorithm = (self.algo_spec()?.build)(&self.algo, &spaces)?;
         match algorithm.experience() {
             Experience::Rollouts { steps } => {
                 fits("algo.rollout_steps", steps, step.saturating_mul(s.envs))?;
             }
             Experience::Transitions(needs) => {
-                needs.replay.validate(s.envs).map_err(in_algo)?;
-                fits("algo.capacity_steps", needs.replay.capacity_steps, step)?;
+                let layout = replay_layout(&*algorithm, &spaces, s.envs);
+                let memory = needs.replay.memory(&layout);
+                let row = memory.total_bytes() as usize / memory.rows.max(1);
+                fits("algo.capacity_steps", needs.replay.capacity_steps, row)?;
+                needs.replay.validate(&layout).map_err(in_algo)?;
                 fits(
                     "algo.rollout_steps",
                     needs.steps,

@@ -8,7 +8,9 @@ use starling_algos::{
 };
 use starling_envs::{Rng, Rollout, stream};
 use starling_nets::Device;
-use starling_replay::{Layout, RateLimiter, TransitionBatch, TransitionReplay};
+use starling_replay::{
+    Layout, RateLimiter, Replay, ReplayError, SampleId, SequenceBatch, TransitionBatch,
+};
 use starling_tree::Tree;
 
 use crate::EngineError;
@@ -38,10 +40,50 @@ pub(crate) enum Feed {
 
 pub(crate) struct ReplayFeed {
     pub(crate) needs: ReplayNeeds,
-    pub(crate) replay: TransitionReplay,
+    pub(crate) replay: Replay,
     pub(crate) limiter: RateLimiter,
     pub(crate) rng: Rng,
-    batch: TransitionBatch,
+    drawn: Drawn,
+}
+
+/// What the replay draws, in buffers that are used again.
+enum Drawn {
+    Transitions(Box<TransitionBatch>),
+    Sequences(Box<SequenceBatch>),
+}
+
+impl Drawn {
+    fn new(needs: &ReplayNeeds, layout: &Layout) -> Result<Self, ReplayError> {
+        let size = needs.batch_size;
+        Ok(match needs.replay.sequence {
+            None => Drawn::Transitions(Box::new(TransitionBatch::new(layout, size))),
+            Some(_) => {
+                let batch = SequenceBatch::new(&needs.replay, layout, size)?;
+                Drawn::Sequences(Box::new(batch))
+            }
+        })
+    }
+
+    fn draw(&mut self, replay: &Replay, beta: f64, rng: &mut Rng) -> Result<(), ReplayError> {
+        match self {
+            Drawn::Transitions(batch) => replay.sample_into(batch, beta, rng),
+            Drawn::Sequences(batch) => replay.sample_sequences_into(batch, beta, rng),
+        }
+    }
+
+    fn batch(&self) -> Batch<'_> {
+        match self {
+            Drawn::Transitions(batch) => Batch::Transitions(batch),
+            Drawn::Sequences(batch) => Batch::Sequences(batch),
+        }
+    }
+
+    fn ids(&self) -> &[SampleId] {
+        match self {
+            Drawn::Transitions(batch) => &batch.ids,
+            Drawn::Sequences(batch) => &batch.ids,
+        }
+    }
 }
 
 impl Pupil {
@@ -55,10 +97,10 @@ impl Pupil {
         let feed = match algorithm.experience() {
             Experience::Rollouts { .. } => Feed::Rollouts,
             Experience::Transitions(needs) => {
-                let layout = replay_layout(spaces, envs);
+                let layout = replay_layout(algorithm, spaces, envs);
                 Feed::Replay(Box::new(ReplayFeed {
-                    batch: TransitionBatch::new(&layout, needs.batch_size),
-                    replay: TransitionReplay::new(needs.replay.clone(), layout)?,
+                    drawn: Drawn::new(&needs, &layout)?,
+                    replay: Replay::new(needs.replay.clone(), layout)?,
                     limiter: RateLimiter::new(needs.rate.clone())?,
                     needs: *needs,
                     rng: stream(seed, "replay", 0),
@@ -150,17 +192,17 @@ impl Pupil {
             if !feed.may_learn() {
                 break;
             }
-            let (replay, batch) = (&mut feed.replay, &mut feed.batch);
+            let (replay, drawn) = (&feed.replay, &mut feed.drawn);
             let beta = feed.needs.beta.at(progress.fraction());
-            replay.sample_into(batch, beta, &mut feed.rng)?;
-            feed.limiter.sampled(feed.needs.batch_size as u64);
-            let report = self.learner.update(Batch::Transitions(batch), progress);
+            drawn.draw(replay, beta, &mut feed.rng)?;
+            feed.limiter.sampled(feed.needs.batch_steps());
+            let report = self.learner.update(drawn.batch(), progress);
             let report = report.map_err(|source| EngineError::Learn {
                 step: progress.env_steps,
                 source,
             })?;
             if let Some(priorities) = &report.priorities {
-                replay.update_priorities(&batch.ids, priorities)?;
+                replay.update_priorities(drawn.ids(), priorities)?;
             }
             let unlimited = feed.needs.rate.samples_per_insert.is_none();
             self.count(&report);
@@ -182,11 +224,13 @@ impl Pupil {
 
 impl ReplayFeed {
     fn may_learn(&self) -> bool {
-        !self.replay.is_empty() && self.limiter.may_sample(self.needs.batch_size as u64)
+        !self.replay.is_empty() && self.limiter.may_sample(self.needs.batch_steps())
     }
 
     fn insert(&mut self, rollout: &Rollout, first_env: usize) -> Result<(), EngineError> {
-        let steps = self.replay.insert(rollout, first_env, None)?;
+        let priorities = rollout.policy.get("priority").and_then(Tree::leaf);
+        let priorities = priorities.map(|column| column.as_slice::<f32>());
+        let steps = self.replay.insert(rollout, first_env, priorities)?;
         self.limiter.inserted(steps as u64);
         Ok(())
     }
@@ -197,12 +241,12 @@ impl ReplayFeed {
     }
 }
 
-/// The columns of a replay for an environment's spaces.
-fn replay_layout(spaces: &Spaces, envs: usize) -> Layout {
-    let nothing = Tree::empty();
+/// The columns of a replay for an environment's spaces and what the policy records.
+pub(crate) fn replay_layout(algorithm: &dyn Algorithm, spaces: &Spaces, envs: usize) -> Layout {
+    let (nothing, records) = (Tree::empty(), algorithm.policy(Device::Cpu).records());
     let (observation, action) = (&spaces.observation, &spaces.action);
     let legal = spaces.legal_actions;
-    let rollout = Rollout::new(1, 1, observation, action, legal, &nothing, &nothing);
+    let rollout = Rollout::new(1, 1, observation, action, legal, &records, &nothing);
     Layout::of_rollout(&rollout, envs)
 }
 

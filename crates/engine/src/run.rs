@@ -451,7 +451,9 @@ impl Training {
         row.set("charts/SPS", new_steps as f64 / seconds);
         for (name, mean) in self.pupil.means.take() {
             match name.as_str() {
-                "policy_lag" | "learning_rate" => row.set(format!("charts/{name}"), mean),
+                "policy_lag" | "learning_rate" | "epsilon" => {
+                    row.set(format!("charts/{name}"), mean)
+                }
                 _ => row.set(format!("losses/{name}"), mean),
             }
         }

@@ -8,6 +8,8 @@ pub mod atari;
 pub mod check;
 pub mod classic;
 mod env;
+pub mod exploration;
+pub mod memory;
 pub mod minatar;
 mod random;
 pub mod registry;

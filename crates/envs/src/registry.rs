@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::atari::{self, ActionSet, AtariPreset, LifeLoss, Observation, Resize};
 use crate::minatar::{self, MinAtar};
 use crate::wrappers::TimeLimit;
-use crate::{Env, EnvError, classic};
+use crate::{Env, EnvError, classic, exploration, memory};
 
 /// One line of the table: an environment that can be made by its id.
 ///
@@ -20,7 +20,7 @@ use crate::{Env, EnvError, classic};
 pub struct EnvSpec {
     /// Its name, as Gymnasium spells it: `CartPole-v1`, `MinAtar/Breakout-v1`.
     pub id: &'static str,
-    /// What it belongs to: `classic`, `minatar`, `atari`.
+    /// What it belongs to: `classic`, `memory`, `exploration`, `minatar`, `atari`.
     pub family: &'static str,
     /// Steps after which an episode is cut off, unless the options say otherwise.
     pub max_episode_steps: Option<u64>,
@@ -247,6 +247,33 @@ static ENVS: &[EnvSpec] = &[
         summary: "swing a pendulum up and hold it there by a weak torque",
         options: &[],
         bare: |_, _| Ok(Box::new(classic::Pendulum::new())),
+    },
+    EnvSpec {
+        id: "CartPoleMasked-v1",
+        family: "memory",
+        max_episode_steps: Some(500),
+        reward_threshold: None,
+        summary: "balance a pole on a cart without seeing how fast they move",
+        options: &[],
+        bare: |_, _| Ok(Box::new(memory::MaskedCartPole::new())),
+    },
+    EnvSpec {
+        id: "TMaze-v0",
+        family: "memory",
+        max_episode_steps: Some(50),
+        reward_threshold: None,
+        summary: "remember a sign for ten steps, then turn the way it said",
+        options: &[],
+        bare: |_, _| Ok(Box::new(memory::TMaze::new())),
+    },
+    EnvSpec {
+        id: "KeyDoor-v0",
+        family: "exploration",
+        max_episode_steps: Some(120),
+        reward_threshold: None,
+        summary: "fetch a key, open a door and reach the only reward, 40 steps away",
+        options: &[],
+        bare: |_, _| Ok(Box::new(exploration::KeyDoor::new())),
     },
     EnvSpec {
         id: "MinAtar/Asterix-v1",

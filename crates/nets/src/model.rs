@@ -1,9 +1,9 @@
-//! The two families of networks: a policy with a value, and action values.
+//! Networks with a policy and a value.
 
 use serde::{Deserialize, Serialize};
 use starling_envs::Space;
 use starling_tree::{DType, Spec, Tree, View};
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use crate::torso::layer_init;
 use crate::{
@@ -33,17 +33,15 @@ pub struct NetConfig {
     /// Size of an LSTM between the torso and the heads; 0 for none.
     pub lstm: usize,
     /// Show the last action and the last reward, clipped to ±1, to what follows the torso
-    /// (policy networks only).
+    ///.
     pub last_action_reward: bool,
     /// Orthogonal first weights; false takes PyTorch's default.
     pub orthogonal: bool,
-    /// A torso of its own for the value, and an LSTM if there is one (policy networks only).
+    /// A torso of its own for the value, and an LSTM if there is one.
     pub separate_critic: bool,
     /// Bring observations to mean 0 and deviation 1 by running statistics, which are kept with
-    /// the weights (policy networks only).
+    /// the weights.
     pub normalize_observations: bool,
-    /// Separate streams for value and advantage (action-value networks only).
-    pub dueling: bool,
     /// Compute everything before the heads in bfloat16: about half the time where the hardware
     /// has it. Weights, heads and losses stay float32.
     pub bf16: bool,
@@ -65,7 +63,6 @@ impl Default for NetConfig {
             orthogonal: true,
             separate_critic: false,
             normalize_observations: false,
-            dueling: false,
             bf16: false,
             channels_last: false,
         }
@@ -133,11 +130,6 @@ impl ActorCritic {
         observations: &Space,
         actions: &Space,
     ) -> Result<Self, ShapeMismatch> {
-        if config.dueling {
-            return Err(ShapeMismatch(
-                "net.dueling is for action values, and this algorithm has none".into(),
-            ));
-        }
         let last = match config.last_action_reward {
             true => Some(LastInput::new(actions)?),
             false => None,
@@ -354,73 +346,12 @@ impl Trunk {
     }
 }
 
-/// The value of every action.
-#[derive(Clone, Debug)]
-pub struct QNetwork {
-    torso: Torso,
-    advantage: Linear,
-    value: Option<Linear>,
-    /// Number of actions.
-    pub actions: usize,
-}
-
-impl QNetwork {
-    /// A network for the spaces of an environment with discrete actions.
-    pub fn new(
-        layout: &mut Layout,
-        config: &NetConfig,
-        observations: &Space,
-        actions: &Space,
-    ) -> Result<Self, ShapeMismatch> {
-        let &Space::Discrete { n } = actions else {
-            return Err(ShapeMismatch(format!(
-                "action values need discrete actions, not {actions:?}"
-            )));
-        };
-        let without_effect = [
-            ("separate_critic", config.separate_critic),
-            ("last_action_reward", config.last_action_reward),
-            ("normalize_observations", config.normalize_observations),
-        ];
-        if let Some((setting, _)) = without_effect.iter().find(|(_, set)| *set) {
-            return Err(ShapeMismatch(format!(
-                "net.{setting} is for policies, and this algorithm learns action values"
-            )));
-        }
-        let torso = Torso::new(layout, "torso", observations, config)?;
-        let init = layer_init(config.orthogonal, torso.features, 1.0);
-        let advantage = Linear::new(layout, "advantage", torso.features, n, init);
-        let value = config
-            .dueling
-            .then(|| Linear::new(layout, "value", torso.features, 1, init));
-        Ok(Self {
-            torso,
-            advantage,
-            value,
-            actions: n,
-        })
-    }
-
-    /// Action values `[N, A]` of observations `[N, ..]`.
-    pub fn forward(&self, params: &Params, obs: &Tree<Tensor>) -> Tensor {
-        let features = self.torso.forward(params, obs);
-        let advantage = self.advantage.forward(params, &features);
-        match &self.value {
-            None => advantage,
-            Some(value) => {
-                let mean = advantage.mean_dim([-1].as_slice(), true, Kind::Float);
-                value.forward(params, &features) + advantage - mean
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use starling_envs::stream;
     use std::sync::Arc;
-    use tch::Device;
+    use tch::{Device, Kind};
 
     #[test]
     fn a_recurrent_network_gives_the_same_step_by_step_and_at_once() {
@@ -486,39 +417,5 @@ mod tests {
         };
         assert_eq!(value(last.zeros_like()), 0.0, "orthogonal biases are 0");
         assert!(value(last).abs() > 1e-3);
-    }
-
-    #[test]
-    fn settings_of_the_other_family_are_refused() {
-        let actions = Space::Discrete { n: 3 };
-        let (space, layout) = (Space::unbounded(&[2]), &mut Layout::default());
-        let dueling = NetConfig {
-            dueling: true,
-            ..NetConfig::default()
-        };
-        assert!(ActorCritic::new(layout, &dueling, &space, &actions).is_err());
-        let separate = NetConfig {
-            separate_critic: true,
-            ..NetConfig::default()
-        };
-        assert!(QNetwork::new(layout, &separate, &space, &actions).is_err());
-    }
-
-    #[test]
-    fn dueling_advantages_have_mean_zero() {
-        let config = NetConfig {
-            dueling: true,
-            hidden: Some(vec![]),
-            ..NetConfig::default()
-        };
-        let mut layout = Layout::default();
-        let actions = Space::Discrete { n: 3 };
-        let net = QNetwork::new(&mut layout, &config, &Space::unbounded(&[2]), &actions).unwrap();
-        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
-        let x = Tensor::from_slice(&[0.3f32, -0.2]).reshape([1, 2]);
-        let value = net.value.as_ref().unwrap().forward(&params, &x);
-        let q = net.forward(&params, &Tree::Leaf(x));
-        let difference = q.mean(Kind::Float).double_value(&[]) - value.double_value(&[0, 0]);
-        assert!(difference.abs() < 1e-6);
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use starling_tree::{Array, DType, Spec, Tree};
 
+use crate::ring::{Plan, Ring};
 use crate::{Layout, ReplayError};
 
 /// Names one entry of a replay, also after its place was given to another one.
@@ -17,6 +18,9 @@ pub struct SampleId {
 /// N transitions, as columns with the leading dimension `[N]`.
 ///
 /// The target of a transition is `returns + discounts · V(next_obs)`.
+///
+/// The memory of the columns stays where it is for as long as the batch lives, so that it can be
+/// registered with a device once and filled again and again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransitionBatch {
     /// Observations, `[N, ..]`.
@@ -25,13 +29,15 @@ pub struct TransitionBatch {
     pub legal: Option<Array>,
     /// Actions, `[N, ..]`.
     pub actions: Array,
+    /// What else the policy recorded with the actions, `[N, ..]`.
+    pub records: Tree<Array>,
     /// Discounted sums of the rewards up to `next_obs`, `[N]` of `f32`.
     pub returns: Array,
     /// What the value of `next_obs` is multiplied by, `[N]` of `f32`: γ^m after m steps, 0 where
     /// the task ended.
     pub discounts: Array,
     /// Observations n steps later, or the last ones of episodes that were cut off before,
-    /// `[N, ..]`. Where the discount is 0 it is the first one of the next episode.
+    /// `[N, ..]`. Where the discount is 0 it is of no meaning.
     pub next_obs: Tree<Array>,
     /// Legal actions at `next_obs`, `[N, A]`.
     pub next_legal: Option<Array>,
@@ -48,9 +54,49 @@ pub struct TransitionBatch {
 /// Memory of the way to a batch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch {
+    /// The weights of the streams.
+    pub(crate) totals: Vec<f64>,
+    /// Where each stream ends in the sum of all.
+    pub(crate) ends: Vec<f64>,
+    /// Where the entries lie in it.
     pub(crate) masses: Vec<f64>,
-    pub(crate) slots: Vec<usize>,
-    pub(crate) next_slots: Vec<usize>,
+    /// The weights of what was drawn.
+    pub(crate) drawn: Vec<f64>,
+}
+
+impl Scratch {
+    pub(crate) fn set_totals(&mut self, totals: impl Iterator<Item = f64>) {
+        self.totals.clear();
+        self.totals.extend(totals);
+        self.ends.clear();
+        let mut sum = 0.0;
+        self.ends.extend(self.totals.iter().map(|total| {
+            sum += total;
+            sum
+        }));
+    }
+
+    pub(crate) fn total(&self) -> f64 {
+        self.ends.last().copied().unwrap_or(0.0)
+    }
+
+    /// The stream that a mass lies in; never one without weight.
+    pub(crate) fn stream_at(&self, mass: f64) -> usize {
+        let stream = self.ends.partition_point(|&end| end <= mass);
+        if stream < self.ends.len() {
+            return stream;
+        }
+        // Rounding: the end belongs to the last stream that has weight.
+        let last = self.totals.iter().rposition(|&total| total > 0.0);
+        last.unwrap_or(0)
+    }
+
+    /// Where a stream starts in the sum of all.
+    pub(crate) fn start_of(&self, stream: usize) -> f64 {
+        stream
+            .checked_sub(1)
+            .map_or(0.0, |before| self.ends[before])
+    }
 }
 
 impl PartialEq for Scratch {
@@ -67,11 +113,11 @@ impl TransitionBatch {
             let actions = layout.legal_actions?;
             Some(Array::zeros(DType::U8, &[size, actions]))
         };
-        let action: Vec<usize> = [size].iter().chain(&layout.action.shape).copied().collect();
         Self {
             obs: Tree::zeros(&layout.observation, &[size]),
             legal: legal(),
-            actions: Array::zeros(layout.action.dtype, &action),
+            actions: zeros(&layout.action, &[size]),
+            records: Tree::zeros(&layout.records, &[size]),
             returns: Array::zeros(DType::F32, &[size]),
             discounts: Array::zeros(DType::F32, &[size]),
             next_obs: Tree::zeros(&layout.observation, &[size]),
@@ -91,32 +137,159 @@ impl TransitionBatch {
     /// Refuses buffers that transitions of the layout would not fit into.
     pub(crate) fn check(&self, layout: &Layout) -> Result<(), ReplayError> {
         let size = self.size();
-        let spec = |array: &Array| {
-            let (&items, shape) = array.shape().split_first()?;
-            (items == size).then(|| Spec::new(array.dtype(), shape))
+        let number = Tree::Leaf(Spec::scalar(DType::F32));
+        let fits = |column, found: &Tree<Array>, expected: &Tree<Spec>| {
+            check_column(column, found, expected, &[size])
         };
-        let observations = layout.observation.map(|spec| Some(spec.clone()));
-        let number = Some(Spec::scalar(DType::F32));
-        let legal = layout
-            .legal_actions
-            .map(|n| Some(Spec::new(DType::U8, &[n])));
-        let fits = [
-            ("obs", self.obs.map(spec) == observations),
-            ("next_obs", self.next_obs.map(spec) == observations),
-            ("legal", self.legal.as_ref().map(spec) == legal),
-            ("next_legal", self.next_legal.as_ref().map(spec) == legal),
-            (
-                "actions",
-                spec(&self.actions).as_ref() == Some(&layout.action),
-            ),
-            ("returns", spec(&self.returns) == number),
-            ("discounts", spec(&self.discounts) == number),
-            ("weights", spec(&self.weights) == number),
-            ("versions", self.versions.len() == size),
-        ];
-        match fits.iter().find(|(_, fits)| !fits) {
-            None => Ok(()),
-            Some(&(column, _)) => Err(ReplayError::Batch { column }),
+        fits("obs", &self.obs, &layout.observation)?;
+        fits("next_obs", &self.next_obs, &layout.observation)?;
+        fits("records", &self.records, &layout.records)?;
+        check_legal("legal", &self.legal, layout, &[size])?;
+        check_legal("next_legal", &self.next_legal, layout, &[size])?;
+        let action = Tree::Leaf(layout.action.clone());
+        for (column, array, expected) in [
+            ("actions", &self.actions, &action),
+            ("returns", &self.returns, &number),
+            ("discounts", &self.discounts, &number),
+            ("weights", &self.weights, &number),
+        ] {
+            check_array(column, array, expected, &[size])?;
         }
+        match self.versions.len() == size {
+            true => Ok(()),
+            false => Err(ReplayError::Batch { column: "versions" }),
+        }
+    }
+
+    /// The columns to be written, and beside them the weights and what they are worked out with.
+    pub(crate) fn parts(&mut self) -> (TransitionParts<'_>, &mut Array, &mut Scratch) {
+        let parts = TransitionParts {
+            obs: bytes_of(&mut self.obs),
+            next_obs: bytes_of(&mut self.next_obs),
+            records: bytes_of(&mut self.records),
+            legal: self.legal.as_mut().map(Array::bytes_mut),
+            next_legal: self.next_legal.as_mut().map(Array::bytes_mut),
+            actions: self.actions.bytes_mut(),
+            returns: self.returns.as_mut_slice(),
+            discounts: self.discounts.as_mut_slice(),
+            ids: &mut self.ids,
+            versions: &mut self.versions,
+        };
+        (parts, &mut self.weights, &mut self.scratch)
+    }
+}
+
+/// The columns of a batch of transitions, to be written.
+pub(crate) struct TransitionParts<'a> {
+    obs: Vec<&'a mut [u8]>,
+    next_obs: Vec<&'a mut [u8]>,
+    records: Vec<&'a mut [u8]>,
+    legal: Option<&'a mut [u8]>,
+    next_legal: Option<&'a mut [u8]>,
+    actions: &'a mut [u8],
+    returns: &'a mut [f32],
+    discounts: &'a mut [f32],
+    ids: &'a mut [SampleId],
+    versions: &'a mut [u64],
+}
+
+impl TransitionParts<'_> {
+    /// Writes the entry at a place of a ring as transition `i`.
+    pub(crate) fn read(&mut self, plan: &Plan, stream: usize, ring: &Ring, place: usize, i: usize) {
+        let target = ring.n_step(plan, place);
+        let next = plan.after(place, target.steps);
+        self.returns[i] = target.sum as f32;
+        self.discounts[i] = target.discount as f32;
+        self.versions[i] = ring.versions[place];
+        self.ids[i] = SampleId {
+            slot: stream * plan.rows + place,
+            generation: ring.generation(plan, place),
+        };
+        for (leaf, frames) in plan.frames.iter().enumerate() {
+            let obs = item(self.obs[leaf], i, frames.bytes * frames.stack);
+            ring.obs[leaf].read_back(place, obs);
+            let next_obs = item(self.next_obs[leaf], i, frames.bytes * frames.stack);
+            // Frames that both show are near already.
+            let shared = frames.stack.saturating_sub(target.steps) * frames.bytes;
+            let (old, new) = next_obs.split_at_mut(shared);
+            old.copy_from_slice(&obs[obs.len() - shared..]);
+            ring.obs[leaf].read_back(next, new);
+        }
+        for (column, to) in ring.records.iter().zip(&mut self.records) {
+            column.read_back(place, item(to, i, column.item()));
+        }
+        ring.actions
+            .read_back(place, item(self.actions, i, ring.actions.item()));
+        for (to, place) in [(&mut self.legal, place), (&mut self.next_legal, next)] {
+            if let (Some(to), Some(column)) = (to, &ring.legal) {
+                column.read_back(place, item(to, i, column.item()));
+            }
+        }
+    }
+}
+
+/// The bytes of one item of a column.
+pub(crate) fn item(column: &mut [u8], index: usize, bytes: usize) -> &mut [u8] {
+    &mut column[index * bytes..(index + 1) * bytes]
+}
+
+/// The bytes of every leaf, in order.
+pub(crate) fn bytes_of(tree: &mut Tree<Array>) -> Vec<&mut [u8]> {
+    let leaves = tree.leaves_mut().into_iter();
+    leaves.map(|(_, array)| array.bytes_mut()).collect()
+}
+
+/// Zeros for items under leading dimensions.
+pub(crate) fn zeros(spec: &Spec, leading: &[usize]) -> Array {
+    let shape: Vec<usize> = leading.iter().chain(&spec.shape).copied().collect();
+    Array::zeros(spec.dtype, &shape)
+}
+
+/// Refuses a column that does not hold such items under the leading dimensions.
+pub(crate) fn check_column(
+    column: &'static str,
+    found: &Tree<Array>,
+    expected: &Tree<Spec>,
+    leading: &[usize],
+) -> Result<(), ReplayError> {
+    let spec = |array: &Array| {
+        let (front, item) = array.shape().split_at_checked(leading.len())?;
+        (front == leading).then(|| Spec::new(array.dtype(), item))
+    };
+    match found.map(spec) == expected.map(|spec| Some(spec.clone())) {
+        true => Ok(()),
+        false => Err(ReplayError::Batch { column }),
+    }
+}
+
+/// [`check_column`] for a single array.
+pub(crate) fn check_array(
+    column: &'static str,
+    found: &Array,
+    expected: &Tree<Spec>,
+    leading: &[usize],
+) -> Result<(), ReplayError> {
+    let fits = expected.leaf().is_some_and(|spec| {
+        let shape: Vec<usize> = leading.iter().chain(&spec.shape).copied().collect();
+        found.shape() == shape && found.dtype() == spec.dtype
+    });
+    match fits {
+        true => Ok(()),
+        false => Err(ReplayError::Batch { column }),
+    }
+}
+
+/// [`check_column`] for masks of legal actions.
+pub(crate) fn check_legal(
+    column: &'static str,
+    found: &Option<Array>,
+    layout: &Layout,
+    leading: &[usize],
+) -> Result<(), ReplayError> {
+    let expected = layout.legal_actions.map(|n| Spec::new(DType::U8, &[n]));
+    match (found, expected) {
+        (None, None) => Ok(()),
+        (Some(found), Some(spec)) => check_array(column, found, &Tree::Leaf(spec), leading),
+        _ => Err(ReplayError::Batch { column }),
     }
 }

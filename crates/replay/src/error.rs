@@ -41,11 +41,30 @@ pub enum ReplayError {
         /// Column in the rollout.
         b: usize,
     },
+    /// An observation is not the stack of frames that follows the one before.
+    #[error(
+        "replay: column {b}: the observation after step {t} does not go on with the frames of the \
+         one before; leave frame_stack away to store whole observations"
+    )]
+    NotAStack {
+        /// Step in the rollout.
+        t: usize,
+        /// Column in the rollout.
+        b: usize,
+    },
     /// Nothing can be drawn yet.
     #[error("replay: nothing can be drawn yet ({steps} steps inserted, none has its successors)")]
     Empty {
         /// Steps inserted so far.
         steps: u64,
+    },
+    /// Transitions were asked of a replay of sequences, or the other way round.
+    #[error("replay: this replay holds {holds}; it cannot fill a batch of {asked}")]
+    Kind {
+        /// What it holds.
+        holds: &'static str,
+        /// What was asked for.
+        asked: &'static str,
     },
     /// A batch was made for another replay.
     #[error("replay: '{column}' of the batch does not have the size or type of this replay")]

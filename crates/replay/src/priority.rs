@@ -2,7 +2,21 @@
 
 use rand::{Rng, RngExt};
 
-use crate::{Draws, PriorityConfig, ReplayError, SumTree};
+use crate::{Draws, PriorityConfig, ReplayError};
+
+/// The priority of a sequence from the errors of its steps: η·max + (1 − η)·mean (R2D2).
+///
+/// Only steps that are trained count: leave out those whose `mask` is 0. Without any step it
+/// is 0.
+pub fn mixed_priority(errors: impl IntoIterator<Item = f32>, eta: f64) -> f64 {
+    let (mut largest, mut sum, mut count) = (0.0f64, 0.0, 0u32);
+    for error in errors {
+        largest = largest.max(f64::from(error));
+        sum += f64::from(error);
+        count += 1;
+    }
+    eta * largest + (1.0 - eta) * sum / f64::from(count.max(1))
+}
 
 impl PriorityConfig {
     /// What an entry of this priority is drawn by.
@@ -34,9 +48,8 @@ pub(crate) fn draw_masses(
 ///
 /// The largest belongs to the smallest weight drawn, so that N and the total cancel out:
 /// (w_min / w_i)^β.
-pub(crate) fn importance_weights(tree: &SumTree, slots: &[usize], beta: f64, weights: &mut [f32]) {
-    let drawn = slots.iter().map(|&slot| tree.get(slot));
-    let smallest = drawn.clone().fold(f64::INFINITY, f64::min);
+pub(crate) fn importance_weights(drawn: &[f64], beta: f64, weights: &mut [f32]) {
+    let smallest = drawn.iter().copied().fold(f64::INFINITY, f64::min);
     for (weight, drawn) in weights.iter_mut().zip(drawn) {
         *weight = (smallest / drawn).powf(beta) as f32;
     }

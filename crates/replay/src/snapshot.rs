@@ -1,18 +1,30 @@
-//! A whole replay on disk, bit for bit.
+//! A replay on disk, part by part, bit for bit, while others go on using it.
 //!
-//! A snapshot is a mark and a format number, then blocks of at most 1 MiB with a checksum each,
-//! then an empty block that says that the end was reached. What the blocks hold is one stream of
-//! zstd: the settings, the layout and the cursors, then column by column the rows that were ever
-//! written. Equal replays give equal bytes, and a loaded replay goes on exactly as the saved one
-//! would have.
+//! A snapshot is one file, a *part*: everything that changes (cursors, flags, priorities), and
+//! the rows that earlier parts do not have. Rows never change once they are complete, so that a
+//! part has to be written once only; the newest part names the earlier ones that it needs.
+//!
+//! [`Snapshot::begin`] fixes the moment: it holds all streams for as long as it takes to copy
+//! flags and priorities, 9 bytes per row. [`Snapshot::write`] then goes through the rows in small
+//! pieces while others insert and draw. A row that would be overwritten before its turn is set
+//! aside by whoever overwrites it.
+//!
+//! A part is a mark and a format number, then blocks of at most 1 MiB with a checksum each, then
+//! an empty block that says that the end was reached. What the blocks hold is one stream of zstd.
+//! Equal replays give equal bytes, and a loaded replay goes on exactly as the saved one would
+//! have.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::ops::Deref;
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
-use twox_hash::XxHash3_64;
 
-use crate::transitions::State;
-use crate::{Layout, ReplayConfig, ReplayError, TransitionReplay};
+use crate::blocks::{BLOCK, BlockReader, BlockWriter};
+use crate::column::{Column, Packing};
+use crate::ring::{Cursor, Pin, Plan, Ring};
+use crate::{Layout, Replay, ReplayConfig, ReplayError};
 
 /// What goes wrong when a replay is saved or loaded.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +63,9 @@ pub enum SnapshotError {
         /// As asked for.
         expected: String,
     },
+    /// Another snapshot is being written.
+    #[error("the last snapshot of the replay is still being written")]
+    Busy,
     /// The saved settings are out of range.
     #[error(transparent)]
     Replay(#[from] ReplayError),
@@ -59,152 +74,433 @@ pub enum SnapshotError {
     Io(io::Error),
 }
 
-impl TransitionReplay {
-    /// Writes everything that is needed to go on exactly.
-    ///
-    /// # Errors
-    /// When writing fails.
-    pub fn save(&self, mut to: impl Write) -> Result<(), SnapshotError> {
-        to.write_all(MARK)?;
-        to.write_all(&FORMAT.to_ne_bytes())?;
-        let blocks = BlockWriter::new(to);
-        let mut out = zstd::stream::write::Encoder::new(blocks, COMPRESSION)?;
-        let header = (&self.config, &self.layout, &self.state);
-        let header = postcard::to_allocvec(&header).map_err(content)?;
-        out.write_all(&(header.len() as u64).to_ne_bytes())?;
-        out.write_all(&header)?;
-        for column in self.columns() {
-            for (first, rows) in self.written_rows() {
-                out.write_all(part(column, self.slots(), first, rows))?;
-            }
-        }
-        if let Some(tree) = &self.tree {
-            for (first, rows) in self.written_rows() {
-                for slot in first..first + rows {
-                    out.write_all(&tree.get(slot).to_ne_bytes())?;
-                }
-            }
-        }
-        let mut to = out.finish()?.finish()?;
-        to.flush()?;
-        Ok(())
-    }
+/// Which parts a replay has on disk: the next snapshot need not write their rows again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// Oldest first.
+    parts: Vec<Part>,
+}
 
-    /// Reads a replay that [`save`](Self::save) wrote, for the same settings and columns.
-    ///
-    /// # Errors
-    /// When the file is damaged, truncated, something else, or of a replay with other settings
-    /// or columns.
-    pub fn load(
-        mut from: impl Read,
-        config: &ReplayConfig,
-        layout: &Layout,
-    ) -> Result<Self, SnapshotError> {
-        read_mark(&mut from)?;
-        let blocks = io::BufReader::with_capacity(BLOCK, BlockReader::new(from));
-        let mut blocks = zstd::stream::read::Decoder::with_buffer(blocks)?.single_frame();
-        let replay = Self::read(&mut blocks, config, layout)?;
-        // The checksums of all blocks hold only once the last one was seen.
-        let rest = io::copy(&mut blocks.finish(), &mut io::sink())?;
-        if rest > 0 {
-            return Err(SnapshotError::Content(format!(
-                "{rest} bytes are left over"
-            )));
-        }
-        Ok(replay)
-    }
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Part {
+    number: u64,
+    /// For every stream, the row behind the last one in this part.
+    ends: Vec<u64>,
+}
 
-    fn read(
-        from: &mut impl Read,
-        config: &ReplayConfig,
-        layout: &Layout,
-    ) -> Result<Self, SnapshotError> {
-        let mut length = [0; 8];
-        from.read_exact(&mut length)?;
-        let mut header = Vec::new();
-        from.take(u64::from_ne_bytes(length))
-            .read_to_end(&mut header)?;
-        let header: Header = postcard::from_bytes(&header).map_err(content)?;
-        compare(&header, config, layout)?;
-        let mut replay = TransitionReplay::new(header.config, header.layout)?;
-        replay.state = header.state;
-        let parts: Vec<_> = replay.written_rows().collect();
-        let slots = replay.slots();
-        for column in replay.columns_mut() {
-            for &(first, rows) in &parts {
-                from.read_exact(part_mut(column, slots, first, rows))?;
-            }
-        }
-        if let Some(tree) = &mut replay.tree {
-            let mut weights = Vec::new();
-            let mut weight = [0; 8];
-            for (first, rows) in parts {
-                for slot in first..first + rows {
-                    from.read_exact(&mut weight)?;
-                    weights.push((slot, f64::from_ne_bytes(weight)));
-                }
-            }
-            tree.set_many(weights);
-        }
-        replay.count_drawable();
-        Ok(replay)
-    }
-
-    /// The rows that were ever written, as (first slot, number) of each stream.
-    fn written_rows(&self) -> impl Iterator<Item = (usize, usize)> {
-        let streams = &self.state.streams;
-        streams.cursors.iter().enumerate().map(|(stream, cursor)| {
-            let rows = cursor.claimed.min(streams.rows as u64) as usize;
-            (stream * streams.rows, rows)
-        })
-    }
-
-    fn slots(&self) -> usize {
-        self.state.streams.slots()
-    }
-
-    /// The bytes of every column, in the order in which they are saved.
-    fn columns(&self) -> Vec<&[u8]> {
-        let store = &self.store;
-        let mut columns: Vec<&[u8]> = Vec::new();
-        columns.extend(store.obs.leaves().into_iter().map(|(_, a)| a.bytes()));
-        columns.extend(store.legal.as_ref().map(|legal| legal.bytes()));
-        columns.push(store.actions.bytes());
-        columns.push(bytemuck::cast_slice(&store.rewards));
-        columns.push(&store.flags);
-        columns.push(bytemuck::cast_slice(&store.versions));
-        columns
-    }
-
-    fn columns_mut(&mut self) -> Vec<&mut [u8]> {
-        let store = &mut self.store;
-        let mut columns: Vec<&mut [u8]> = Vec::new();
-        let observations = store.obs.leaves_mut().into_iter();
-        columns.extend(observations.map(|(_, a)| a.bytes_mut()));
-        columns.extend(store.legal.as_mut().map(|legal| legal.bytes_mut()));
-        columns.push(store.actions.bytes_mut());
-        columns.push(bytemuck::cast_slice_mut(&mut store.rewards));
-        columns.push(&mut store.flags);
-        columns.push(bytemuck::cast_slice_mut(&mut store.versions));
-        columns
+impl Saved {
+    /// The numbers of all parts that are needed to load the replay, the newest one last.
+    pub fn parts(&self) -> impl DoubleEndedIterator<Item = u64> + '_ {
+        self.parts.iter().map(|part| part.number)
     }
 }
 
+/// More parts than this are written anew as one.
+const MOST_PARTS: usize = 64;
+
+/// A replay as it was at one moment, to be written while it goes on.
+#[derive(Debug)]
+pub struct Snapshot<R: Deref<Target = Replay>> {
+    replay: R,
+    header: Header,
+}
+
+impl<R: Deref<Target = Replay>> Snapshot<R> {
+    /// Fixes the moment. `since` is what the last snapshot returned: rows that are in its parts
+    /// are not written again. Without it, the part holds everything.
+    ///
+    /// # Errors
+    /// When another snapshot is under way.
+    pub fn begin(replay: R, since: Option<&Saved>) -> Result<Self, SnapshotError> {
+        if replay.pinned.swap(true, Ordering::Acquire) {
+            return Err(SnapshotError::Busy);
+        }
+        let header = Header::take(&replay, since);
+        Ok(Self { replay, header })
+    }
+
+    /// The number of the part that will be written; the first one is 1.
+    pub fn number(&self) -> u64 {
+        self.header.saved.parts().next_back().unwrap_or(0)
+    }
+
+    /// The parts that the written one will need, itself among them, as the last.
+    pub fn saved(&self) -> &Saved {
+        &self.header.saved
+    }
+
+    /// Writes the part, and returns what the next snapshot can start from.
+    ///
+    /// # Errors
+    /// When writing fails.
+    pub fn write(self, mut to: impl Write) -> Result<Saved, SnapshotError> {
+        to.write_all(MARK)?;
+        to.write_all(&FORMAT.to_ne_bytes())?;
+        let mut out = zstd::stream::write::Encoder::new(BlockWriter::new(to), COMPRESSION)?;
+        let header = postcard::to_allocvec(&self.header).map_err(content)?;
+        out.write_all(&(header.len() as u64).to_ne_bytes())?;
+        out.write_all(&header)?;
+        drop(header);
+        let plan = &self.replay.plan;
+        let rows = (PIECE / row_bytes(plan).max(1)).clamp(1, 256);
+        let mut piece = Vec::new();
+        // Round by round over the streams, oldest rows first: so that writers, who overwrite
+        // the oldest ones, hardly ever come first.
+        let mut open: Vec<usize> = (0..self.replay.rings.len()).collect();
+        while !open.is_empty() {
+            open.retain(|&stream| {
+                let mut ring = self.replay.write(stream);
+                ring.next_piece(plan, stream, rows, &mut piece)
+            });
+            out.write_all(&piece)?;
+            piece.clear();
+        }
+        out.write_all(&END.to_ne_bytes())?;
+        out.finish()?.finish()?.flush()?;
+        Ok(self.header.saved.clone())
+    }
+}
+
+impl<R: Deref<Target = Replay>> Drop for Snapshot<R> {
+    fn drop(&mut self) {
+        for stream in 0..self.replay.rings.len() {
+            self.replay.write(stream).pin = None;
+        }
+        self.replay.pinned.store(false, Ordering::Release);
+    }
+}
+
+impl Replay {
+    /// Continues from a snapshot: its newest part, and the earlier ones by their numbers.
+    ///
+    /// # Errors
+    /// When a part is damaged, truncated, something else, of another snapshot, or of a replay
+    /// with other settings or columns.
+    pub fn load<P: Read>(
+        newest: impl Read,
+        mut earlier: impl FnMut(u64) -> io::Result<P>,
+        config: &ReplayConfig,
+        layout: &Layout,
+    ) -> Result<(Self, Saved), SnapshotError> {
+        let mut header = None;
+        let mut replay = None;
+        read_part(newest, |from| {
+            let found: Header = read_header(from)?;
+            compare(&found, config, layout)?;
+            let empty = Replay::new(found.config.clone(), found.layout.clone())?;
+            found.restore(&empty)?;
+            read_rows(from, &empty)?;
+            header = Some(found);
+            replay = Some(empty);
+            Ok(())
+        })?;
+        let (Some(header), Some(replay)) = (header, replay) else {
+            return Err(SnapshotError::NotASnapshot);
+        };
+        let (_, before) = header.saved.parts.split_last().unwrap_or((&NO_PART, &[]));
+        for part in before {
+            read_part(earlier(part.number)?, |from| {
+                let found: Header = read_header(from)?;
+                compare(&found, config, layout)?;
+                if found.saved.parts.last() != Some(part) {
+                    let number = part.number;
+                    let message = format!("part {number} is of another snapshot");
+                    return Err(SnapshotError::Content(message));
+                }
+                read_rows(from, &replay)
+            })?;
+        }
+        for (stream, state) in header.rings.iter().enumerate() {
+            let mut ring = replay.write(stream);
+            let packing = ring.obs.iter_mut().zip(&state.packing);
+            for (column, packing) in packing {
+                if let Some(packing) = packing {
+                    column.restore_packing(packing);
+                }
+            }
+        }
+        Ok((replay, header.saved))
+    }
+}
+
+const NO_PART: Part = Part {
+    number: 0,
+    ends: Vec::new(),
+};
 const MARK: &[u8; 8] = b"STARRPLY";
 /// Written in the machine's own order of bytes, as the columns are: another order reads as a
 /// format that does not exist.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// zstd's fastest regular level; higher ones do not make frames of games smaller.
 const COMPRESSION: i32 = 1;
-/// Bytes of a full block.
-const BLOCK: usize = 1 << 20;
+/// Bytes that are copied under a lock at once, about: a writer waits for no more.
+const PIECE: usize = 1 << 19;
+/// In the place of a stream: no more rows follow.
+const END: u64 = u64::MAX;
 
 /// What comes before the rows.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Header {
     config: ReplayConfig,
     layout: Layout,
-    state: State,
+    saved: Saved,
+    inserted_steps: u64,
+    breaks: u64,
+    largest: f64,
+    rings: Vec<RingState>,
+}
+
+/// What changes in the rows of a stream, and where it stands.
+#[derive(Debug, Serialize, Deserialize)]
+struct RingState {
+    cursor: Cursor,
+    flags: Vec<u8>,
+    weights: Vec<f64>,
+    /// The observation that waits for its action.
+    waiting: Vec<u8>,
+    /// How observations are compressed, if they are.
+    packing: Vec<Option<Packing>>,
+}
+
+impl Header {
+    /// Holds all streams to see them at one moment, and pins the rows to be written.
+    fn take(replay: &Replay, since: Option<&Saved>) -> Self {
+        let plan = &replay.plan;
+        let mut rings: Vec<_> = (0..replay.rings.len()).map(|s| replay.write(s)).collect();
+        let ends: Vec<u64> = rings.iter().map(|ring| ring.cursor.complete).collect();
+        let mut parts = since.map_or(Vec::new(), |since| since.parts.clone());
+        let number = parts.last().map_or(0, |part| part.number) + 1;
+        let fits = |part: &Part| {
+            let pairs = part.ends.iter().zip(&ends);
+            part.ends.len() == ends.len() && pairs.clone().all(|(saved, now)| saved <= now)
+        };
+        if parts.len() >= MOST_PARTS || !parts.iter().all(fits) {
+            parts.clear();
+        }
+        let saved_up_to = parts.last().map(|part| part.ends.clone());
+        // Parts whose rows have all been overwritten are needed no longer.
+        parts.retain(|part| {
+            let mut pairs = part.ends.iter().zip(&rings);
+            pairs.any(|(end, ring)| *end > ring.cursor.oldest)
+        });
+        let mut states = Vec::with_capacity(rings.len());
+        for (stream, ring) in rings.iter_mut().enumerate() {
+            let saved = saved_up_to.as_ref().map_or(0, |ends| ends[stream]);
+            ring.pin = Some(Pin {
+                next: saved.max(ring.cursor.oldest),
+                end: ring.cursor.complete,
+                rescued: VecDeque::new(),
+            });
+            states.push(ring.state(plan));
+        }
+        parts.push(Part { number, ends });
+        Self {
+            config: plan.config.clone(),
+            layout: plan.layout.clone(),
+            saved: Saved { parts },
+            inserted_steps: replay.inserted_steps.load(Ordering::Relaxed),
+            breaks: replay.breaks.load(Ordering::Relaxed),
+            largest: f64::from_bits(replay.largest.load(Ordering::Relaxed)),
+            rings: states,
+        }
+    }
+
+    fn restore(&self, replay: &Replay) -> Result<(), SnapshotError> {
+        let wrong = || SnapshotError::Content("its streams make no sense".into());
+        if self.rings.len() != replay.rings.len() {
+            return Err(wrong());
+        }
+        for (stream, state) in self.rings.iter().enumerate() {
+            let mut ring = replay.write(stream);
+            ring.restore(&replay.plan, state).ok_or_else(wrong)?;
+            replay.publish(stream, &ring, 0);
+        }
+        let Header {
+            inserted_steps,
+            breaks,
+            largest,
+            ..
+        } = self;
+        replay
+            .inserted_steps
+            .store(*inserted_steps, Ordering::Relaxed);
+        replay.breaks.store(*breaks, Ordering::Relaxed);
+        replay.largest.store(largest.to_bits(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Ring {
+    fn state(&self, plan: &Plan) -> RingState {
+        let used = self.cursor.claimed.min(plan.rows as u64) as usize;
+        let mut waiting = Vec::new();
+        if self.cursor.claimed > 0 {
+            let place = plan.place(self.cursor.complete);
+            let observation = self.obs.iter().chain(&self.legal);
+            observation.for_each(|column| append(column, place, &mut waiting));
+        }
+        RingState {
+            cursor: self.cursor.clone(),
+            flags: self.flags[..used].to_vec(),
+            weights: (0..used).map(|place| self.tree.get(place)).collect(),
+            waiting,
+            packing: self.obs.iter().map(|column| column.packing(used)).collect(),
+        }
+    }
+
+    fn restore(&mut self, plan: &Plan, state: &RingState) -> Option<()> {
+        let Cursor {
+            oldest,
+            complete,
+            claimed,
+            ..
+        } = state.cursor;
+        let used = claimed.min(plan.rows as u64) as usize;
+        let sound = oldest <= complete
+            && complete <= claimed
+            && claimed - oldest <= plan.rows as u64
+            && state.flags.len() == used
+            && state.weights.len() == used
+            && state.weights.iter().all(|w| *w >= 0.0 && w.is_finite());
+        if !sound {
+            return None;
+        }
+        self.cursor = state.cursor.clone();
+        self.flags[..used].copy_from_slice(&state.flags);
+        self.tree
+            .set_many(state.weights.iter().copied().enumerate());
+        self.entries = (0..used).filter(|&place| self.is_entry(place)).count();
+        if claimed > 0 {
+            let place = plan.place(complete);
+            let mut rest = state.waiting.as_slice();
+            for column in self.obs.iter_mut().chain(&mut self.legal) {
+                take(column, place, &mut rest)?;
+            }
+        }
+        Some(())
+    }
+
+    /// Appends the next rows for the snapshot to `piece`; says whether more will follow.
+    fn next_piece(&mut self, plan: &Plan, stream: usize, rows: usize, piece: &mut Vec<u8>) -> bool {
+        let Some(mut pin) = self.pin.take() else {
+            return false;
+        };
+        let count = (pin.end - pin.next).min(rows as u64);
+        if count == 0 {
+            return false;
+        }
+        for number in [stream as u64, pin.next, count] {
+            piece.extend_from_slice(&number.to_ne_bytes());
+        }
+        for row in pin.next..pin.next + count {
+            match pin.rescued.pop_front() {
+                Some(bytes) => piece.extend_from_slice(&bytes),
+                None => self.copy_row(plan, plan.place(row), row, piece),
+            }
+        }
+        pin.next += count;
+        let more = pin.next < pin.end;
+        self.pin = more.then_some(pin);
+        more
+    }
+
+    /// Appends all bytes of a row that do not change any more.
+    pub(crate) fn copy_row(&self, plan: &Plan, place: usize, row: u64, to: &mut Vec<u8>) {
+        let columns = self.obs.iter().chain(&self.legal).chain([&self.actions]);
+        for column in columns.chain(&self.records) {
+            append(column, place, to);
+        }
+        to.extend_from_slice(&self.rewards[place].to_ne_bytes());
+        to.extend_from_slice(&self.versions[place].to_ne_bytes());
+        if let Some(given) = self.given.get(place) {
+            to.extend_from_slice(&given.to_ne_bytes());
+        }
+        let state = self.state_of(row);
+        to.push(u8::from(state.is_some()));
+        to.extend_from_slice(state.unwrap_or_default());
+        debug_assert!(plan.place(row) == place);
+    }
+}
+
+/// Bytes of a row in a part, with its state.
+fn row_bytes(plan: &Plan) -> usize {
+    let frames = plan.frames.iter().map(|frames| frames.bytes);
+    let step = plan.layout.step_bytes(plan.config.priority.is_some());
+    frames.sum::<usize>() + step + plan.layout.state.item_bytes()
+}
+
+fn append(column: &Column, place: usize, to: &mut Vec<u8>) {
+    let start = to.len();
+    to.resize(start + column.item(), 0);
+    column.read_back(place, &mut to[start..]);
+}
+
+/// Takes an item off the front of `from`.
+fn take(column: &mut Column, place: usize, from: &mut &[u8]) -> Option<()> {
+    column.write(place, take_bytes(from, column.item())?);
+    Some(())
+}
+
+fn take_bytes<'a>(from: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
+    let (item, rest) = from.split_at_checked(bytes)?;
+    *from = rest;
+    Some(item)
+}
+
+/// Reads rows and puts those into their places that the replay still holds.
+fn read_rows(from: &mut dyn Read, replay: &Replay) -> Result<(), SnapshotError> {
+    let plan = &replay.plan;
+    let state_bytes = plan.layout.state.item_bytes();
+    let fixed = row_bytes(plan) - state_bytes;
+    let mut row_buffer = vec![0; fixed];
+    loop {
+        let stream = read_number(from)?;
+        if stream == END {
+            return Ok(());
+        }
+        let (first, count) = (read_number(from)?, read_number(from)?);
+        let known = usize::try_from(stream)
+            .ok()
+            .filter(|&s| s < replay.rings.len());
+        let Some(stream) = known else {
+            return Err(SnapshotError::Content("a row of an unknown stream".into()));
+        };
+        let mut ring = replay.write(stream);
+        for row in first..first.saturating_add(count) {
+            from.read_exact(&mut row_buffer)?;
+            // The flags are not part of a row, but whether a state follows is.
+            let has_state = row_buffer[fixed - 1] != 0;
+            let mut state = vec![0; if has_state { state_bytes } else { 0 }];
+            from.read_exact(&mut state)?;
+            let held = ring.cursor.oldest..ring.cursor.complete;
+            if held.contains(&row) {
+                let put = ring.put_row(plan, row, &row_buffer);
+                put.ok_or_else(|| SnapshotError::Content("a row is too short".into()))?;
+                if has_state {
+                    let at = ring.states.partition_point(|(other, _)| *other < row);
+                    ring.states.insert(at, (row, state.into_boxed_slice()));
+                }
+            }
+        }
+    }
+}
+
+impl Ring {
+    /// The opposite of [`copy_row`](Self::copy_row), but for the state.
+    fn put_row(&mut self, plan: &Plan, row: u64, mut from: &[u8]) -> Option<()> {
+        let place = plan.place(row);
+        let from = &mut from;
+        let columns = self.obs.iter_mut().chain(&mut self.legal);
+        for column in columns.chain([&mut self.actions]).chain(&mut self.records) {
+            take(column, place, from)?;
+        }
+        self.rewards[place] = bytemuck::pod_read_unaligned(take_bytes(from, 4)?);
+        self.versions[place] = bytemuck::pod_read_unaligned(take_bytes(from, 8)?);
+        if let Some(given) = self.given.get_mut(place) {
+            *given = bytemuck::pod_read_unaligned(take_bytes(from, 4)?);
+        }
+        Some(())
+    }
 }
 
 fn compare(header: &Header, config: &ReplayConfig, layout: &Layout) -> Result<(), SnapshotError> {
@@ -222,15 +518,13 @@ fn compare(header: &Header, config: &ReplayConfig, layout: &Layout) -> Result<()
             expected: format!("{expected:?}"),
         })
     }
-    let (saved, columns) = (&header.config, &header.layout);
-    same("observations", &columns.observation, &layout.observation)?;
-    same("actions", &columns.action, &layout.action)?;
-    same(
-        "legal_actions",
-        &columns.legal_actions,
-        &layout.legal_actions,
-    )?;
-    same("streams", &columns.streams, &layout.streams)?;
+    let (found, saved) = (&header.layout, &header.config);
+    same("observations", &found.observation, &layout.observation)?;
+    same("actions", &found.action, &layout.action)?;
+    same("legal_actions", &found.legal_actions, &layout.legal_actions)?;
+    same("records", &found.records, &layout.records)?;
+    same("states", &found.state, &layout.state)?;
+    same("streams", &found.streams, &layout.streams)?;
     same(
         "capacity_steps",
         &saved.capacity_steps,
@@ -238,18 +532,47 @@ fn compare(header: &Header, config: &ReplayConfig, layout: &Layout) -> Result<()
     )?;
     same("n_steps", &saved.n_steps, &config.n_steps)?;
     same("gamma", &saved.gamma, &config.gamma)?;
-    same("priority", &saved.priority, &config.priority)
+    same("priority", &saved.priority, &config.priority)?;
+    same("sequence", &saved.sequence, &config.sequence)?;
+    same("frame_stack", &saved.frame_stack, &config.frame_stack)?;
+    same("compress", &saved.compress, &config.compress)?;
+    same(
+        "memory_limit_bytes",
+        &saved.memory_limit_bytes,
+        &config.memory_limit_bytes,
+    )
 }
 
-/// The bytes of some rows of a column of `slots` rows.
-fn part(column: &[u8], slots: usize, first: usize, rows: usize) -> &[u8] {
-    let item = column.len() / slots;
-    &column[first * item..(first + rows) * item]
+/// Calls `read` with what a part holds, and checks that nothing is left and every block whole.
+fn read_part<P: Read>(
+    mut part: P,
+    read: impl FnOnce(&mut dyn Read) -> Result<(), SnapshotError>,
+) -> Result<(), SnapshotError> {
+    read_mark(&mut part)?;
+    let blocks = io::BufReader::with_capacity(BLOCK, BlockReader::new(part));
+    let mut blocks = zstd::stream::read::Decoder::with_buffer(blocks)?.single_frame();
+    read(&mut blocks)?;
+    let mut rest = io::copy(&mut blocks, &mut io::sink())?;
+    // The checksums of all blocks hold only once the last one was seen.
+    rest += io::copy(&mut blocks.finish(), &mut io::sink())?;
+    if rest > 0 {
+        let message = format!("{rest} bytes are left over");
+        return Err(SnapshotError::Content(message));
+    }
+    Ok(())
 }
 
-fn part_mut(column: &mut [u8], slots: usize, first: usize, rows: usize) -> &mut [u8] {
-    let item = column.len() / slots;
-    &mut column[first * item..(first + rows) * item]
+fn read_header(from: &mut dyn Read) -> Result<Header, SnapshotError> {
+    let mut header = Vec::new();
+    let length = read_number(from)?;
+    from.take(length).read_to_end(&mut header)?;
+    postcard::from_bytes(&header).map_err(content)
+}
+
+fn read_number(from: &mut (impl Read + ?Sized)) -> Result<u64, SnapshotError> {
+    let mut number = [0; 8];
+    from.read_exact(&mut number)?;
+    Ok(u64::from_ne_bytes(number))
 }
 
 fn read_mark(from: &mut impl Read) -> Result<(), SnapshotError> {
@@ -271,134 +594,6 @@ fn read_mark(from: &mut impl Read) -> Result<(), SnapshotError> {
         return Err(SnapshotError::Format { found });
     }
     Ok(())
-}
-
-/// Cuts what is written into blocks: length, checksum, bytes.
-struct BlockWriter<W> {
-    to: W,
-    block: Vec<u8>,
-    written: u64,
-}
-
-impl<W: Write> BlockWriter<W> {
-    fn new(to: W) -> Self {
-        let block = Vec::with_capacity(BLOCK);
-        Self {
-            to,
-            block,
-            written: 0,
-        }
-    }
-
-    fn end_block(&mut self) -> io::Result<()> {
-        let length = self.block.len() as u32;
-        self.to.write_all(&length.to_ne_bytes())?;
-        self.to
-            .write_all(&checksum(self.written, &self.block).to_ne_bytes())?;
-        self.to.write_all(&self.block)?;
-        self.block.clear();
-        self.written += 1;
-        Ok(())
-    }
-
-    fn finish(mut self) -> io::Result<W> {
-        if !self.block.is_empty() {
-            self.end_block()?;
-        }
-        self.end_block()?;
-        Ok(self.to)
-    }
-}
-
-impl<W: Write> Write for BlockWriter<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = BLOCK - self.block.len();
-        let taken = bytes.len().min(room);
-        self.block.extend_from_slice(&bytes[..taken]);
-        if self.block.len() == BLOCK {
-            self.end_block()?;
-        }
-        Ok(taken)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Reads blocks back and refuses the first one that is not what was written.
-struct BlockReader<R> {
-    from: R,
-    block: Vec<u8>,
-    used: usize,
-    read: u64,
-    ended: bool,
-}
-
-impl<R: Read> BlockReader<R> {
-    fn new(from: R) -> Self {
-        Self {
-            from,
-            block: Vec::new(),
-            used: 0,
-            read: 0,
-            ended: false,
-        }
-    }
-
-    fn next_block(&mut self) -> io::Result<()> {
-        let (mut length, mut sum) = ([0; 4], [0; 8]);
-        self.fill(&mut length)?;
-        self.fill(&mut sum)?;
-        let length = u32::from_ne_bytes(length) as usize;
-        if length > BLOCK {
-            return Err(self.damaged());
-        }
-        let mut block = std::mem::take(&mut self.block);
-        block.resize(length, 0);
-        self.fill(&mut block)?;
-        if checksum(self.read, &block) != u64::from_ne_bytes(sum) {
-            return Err(self.damaged());
-        }
-        self.ended = length == 0;
-        (self.block, self.used) = (block, 0);
-        self.read += 1;
-        Ok(())
-    }
-
-    fn fill(&mut self, bytes: &mut [u8]) -> io::Result<()> {
-        let block = self.read;
-        self.from
-            .read_exact(bytes)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => {
-                    io::Error::other(SnapshotError::Truncated { block })
-                }
-                _ => error,
-            })
-    }
-
-    fn damaged(&self) -> io::Error {
-        io::Error::other(SnapshotError::Damaged { block: self.read })
-    }
-}
-
-impl<R: Read> Read for BlockReader<R> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if self.used == self.block.len() && !self.ended {
-            self.next_block()?;
-        }
-        let left = &self.block[self.used..];
-        let taken = bytes.len().min(left.len());
-        bytes[..taken].copy_from_slice(&left[..taken]);
-        self.used += taken;
-        Ok(taken)
-    }
-}
-
-/// A block in another place, or an empty one that should not be, does not match either.
-fn checksum(number: u64, block: &[u8]) -> u64 {
-    XxHash3_64::oneshot_with_seed(number, block)
 }
 
 impl From<io::Error> for SnapshotError {

@@ -5,7 +5,7 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 use starling_envs::{Rollout, Space};
-use starling_replay::{Draws, Layout, PriorityConfig, ReplayConfig, TransitionReplay};
+use starling_replay::{Draws, Layout, PriorityConfig, Replay, ReplayConfig};
 use starling_tree::Tree;
 
 /// Steps of one environment that never ends an episode, or cuts one off every `episode` steps.
@@ -29,7 +29,7 @@ fn rollout(steps: usize, episode: Option<usize>) -> Rollout {
     rollout
 }
 
-fn prioritized(alpha: f64, draws: Draws, priorities: &[f32]) -> TransitionReplay {
+fn prioritized(alpha: f64, draws: Draws, priorities: &[f32]) -> Replay {
     let rollout = rollout(priorities.len(), None);
     let config = ReplayConfig {
         capacity_steps: priorities.len() + 4,
@@ -40,24 +40,19 @@ fn prioritized(alpha: f64, draws: Draws, priorities: &[f32]) -> TransitionReplay
             draws,
             ..PriorityConfig::default()
         }),
+        ..ReplayConfig::default()
     };
-    let mut replay = TransitionReplay::new(config, Layout::of_rollout(&rollout, 1)).unwrap();
+    let replay = Replay::new(config, Layout::of_rollout(&rollout, 1)).unwrap();
     replay.insert(&rollout, 0, Some(priorities)).unwrap();
     replay
 }
 
 /// How often each slot was drawn in `batches` batches.
-fn counts(replay: &TransitionReplay, slots: usize, batches: usize, size: usize) -> Vec<u64> {
+fn counts(replay: &Replay, slots: usize, batches: usize, size: usize) -> Vec<u64> {
     counts_with(20, replay, slots, batches, size)
 }
 
-fn counts_with(
-    seed: u64,
-    replay: &TransitionReplay,
-    slots: usize,
-    batches: usize,
-    size: usize,
-) -> Vec<u64> {
+fn counts_with(seed: u64, replay: &Replay, slots: usize, batches: usize, size: usize) -> Vec<u64> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut counts = vec![0; slots];
     let mut batch = replay.sample(size, 0.4, &mut rng).unwrap();
@@ -154,10 +149,10 @@ fn uniform_draws_are_uniform_over_entries() {
         ..ReplayConfig::default()
     };
     let layout = Layout::of_rollout(&long, 3);
-    let mut replay = TransitionReplay::new(config, layout).unwrap();
+    let replay = Replay::new(config, layout).unwrap();
     replay.insert(&long, 0, None).unwrap();
     replay.insert(&short, 2, None).unwrap();
-    let entries: Vec<usize> = replay.entries().map(|id| id.slot).collect();
+    let entries: Vec<usize> = replay.entries().into_iter().map(|id| id.slot).collect();
     assert_eq!(entries.len(), 31);
     let all = counts(&replay, 102, 4000, 32);
     let counts: Vec<u64> = entries.iter().map(|&slot| all[slot]).collect();

@@ -7,7 +7,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 use starling_envs::{Rollout, Space};
 use starling_replay::{
-    Layout, PriorityConfig, ReplayConfig, SnapshotError, TransitionBatch, TransitionReplay,
+    Layout, PriorityConfig, Replay, ReplayConfig, Snapshot, SnapshotError, TransitionBatch,
 };
 use starling_tree::Tree;
 
@@ -19,6 +19,7 @@ fn config() -> ReplayConfig {
         n_steps: 3,
         gamma: 0.97,
         priority: Some(PriorityConfig::default()),
+        ..ReplayConfig::default()
     }
 }
 
@@ -56,7 +57,7 @@ fn layout() -> Layout {
 }
 
 /// One round of collecting and learning.
-fn go_on(replay: &mut TransitionReplay, rng: &mut Xoshiro256PlusPlus) -> TransitionBatch {
+fn go_on(replay: &Replay, rng: &mut Xoshiro256PlusPlus) -> TransitionBatch {
     replay.insert(&rollout(rng), 0, None).unwrap();
     let batch = replay.sample(16, 0.4, rng).unwrap();
     let priorities: Vec<f32> = (0..16).map(|_| rng.random()).collect();
@@ -64,22 +65,34 @@ fn go_on(replay: &mut TransitionReplay, rng: &mut Xoshiro256PlusPlus) -> Transit
     batch
 }
 
-fn saved(replay: &TransitionReplay) -> Vec<u8> {
+fn saved(replay: &Replay) -> Vec<u8> {
     let mut bytes = Vec::new();
-    replay.save(&mut bytes).unwrap();
+    Snapshot::begin(replay, None)
+        .unwrap()
+        .write(&mut bytes)
+        .unwrap();
     bytes
 }
 
-fn load(bytes: &[u8]) -> Result<TransitionReplay, SnapshotError> {
-    TransitionReplay::load(bytes, &config(), &layout())
+fn load(bytes: &[u8]) -> Result<Replay, SnapshotError> {
+    load_with(bytes, &config(), &layout())
+}
+
+fn load_with(
+    bytes: &[u8],
+    config: &ReplayConfig,
+    layout: &Layout,
+) -> Result<Replay, SnapshotError> {
+    let none = |_| -> std::io::Result<&[u8]> { panic!("one part holds everything") };
+    Ok(Replay::load(bytes, none, config, layout)?.0)
 }
 
 /// A replay after `rounds` rounds, and the generator that made its history.
-fn history(rounds: usize) -> (TransitionReplay, Xoshiro256PlusPlus) {
+fn history(rounds: usize) -> (Replay, Xoshiro256PlusPlus) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(5);
-    let mut replay = TransitionReplay::new(config(), layout()).unwrap();
+    let replay = Replay::new(config(), layout()).unwrap();
     for _ in 0..rounds {
-        go_on(&mut replay, &mut rng);
+        go_on(&replay, &mut rng);
     }
     (replay, rng)
 }
@@ -88,9 +101,9 @@ fn history(rounds: usize) -> (TransitionReplay, Xoshiro256PlusPlus) {
 fn a_loaded_replay_goes_on_as_the_saved_one() {
     // Empty, partly filled, and after the rings have gone round.
     for rounds in [0, 1, 2, 11] {
-        let (mut replay, mut rng) = history(rounds);
+        let (replay, mut rng) = history(rounds);
         let bytes = saved(&replay);
-        let mut loaded = load(&bytes).unwrap();
+        let loaded = load(&bytes).unwrap();
         assert_eq!(saved(&loaded), bytes);
         let mut same = rng.clone();
         if rounds > 0 {
@@ -98,8 +111,8 @@ fn a_loaded_replay_goes_on_as_the_saved_one() {
             assert_eq!(loaded.sample(16, 0.4, &mut same).unwrap(), batch);
         }
         for _ in 0..6 {
-            let batch = go_on(&mut replay, &mut rng);
-            assert_eq!(go_on(&mut loaded, &mut same), batch);
+            let batch = go_on(&replay, &mut rng);
+            assert_eq!(go_on(&loaded, &mut same), batch);
         }
         assert_eq!(saved(&loaded), saved(&replay));
         assert_eq!(loaded.inserted_steps(), replay.inserted_steps());
@@ -150,7 +163,7 @@ fn a_flipped_bit_anywhere_is_refused() {
 fn another_layout_or_setting_is_refused_by_name() {
     let bytes = saved(&history(2).0);
     let refused = |config: &ReplayConfig, layout: &Layout| {
-        let error = TransitionReplay::load(&bytes[..], config, layout).unwrap_err();
+        let error = load_with(&bytes[..], config, layout).unwrap_err();
         error.to_string()
     };
     let mut other = layout();
@@ -190,11 +203,11 @@ fn many_blocks_are_as_exact_as_one() {
         ..ReplayConfig::default()
     };
     let layout = Layout::of_rollout(&rollout, 1);
-    let mut replay = TransitionReplay::new(config.clone(), layout.clone()).unwrap();
+    let replay = Replay::new(config.clone(), layout.clone()).unwrap();
     replay.insert(&rollout, 0, None).unwrap();
     let mut bytes = saved(&replay);
     assert!(bytes.len() > 3 << 20);
-    let loaded = TransitionReplay::load(&bytes[..], &config, &layout).unwrap();
+    let loaded = load_with(&bytes[..], &config, &layout).unwrap();
     assert!(saved(&loaded) == bytes);
     let batch = replay.sample(16, 0.4, &mut rng.clone()).unwrap();
     assert_eq!(loaded.sample(16, 0.4, &mut rng).unwrap(), batch);
@@ -202,7 +215,7 @@ fn many_blocks_are_as_exact_as_one() {
     let block = 12 + (1 << 20);
     let (first, second) = bytes[12..12 + 2 * block].split_at_mut(block);
     first.swap_with_slice(second);
-    let error = TransitionReplay::load(&bytes[..], &config, &layout).unwrap_err();
+    let error = load_with(&bytes[..], &config, &layout).unwrap_err();
     assert!(
         matches!(error, SnapshotError::Damaged { block: 0 }),
         "{error}"

@@ -5,9 +5,7 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 use starling_envs::{Rollout, Space};
-use starling_replay::{
-    Draws, Layout, PriorityConfig, ReplayConfig, ReplayError, SampleId, TransitionReplay,
-};
+use starling_replay::{Draws, Layout, PriorityConfig, Replay, ReplayConfig, ReplayError, SampleId};
 use starling_tree::{Array, DType, Tree};
 
 /// How an episode goes on after a step.
@@ -68,8 +66,8 @@ fn obs_of(rollout: &mut Rollout) -> &mut Array {
     }
 }
 
-fn replay(config: ReplayConfig, like: &Rollout) -> TransitionReplay {
-    TransitionReplay::new(config, Layout::of_rollout(like, 1)).unwrap()
+fn replay(config: ReplayConfig, like: &Rollout) -> Replay {
+    Replay::new(config, Layout::of_rollout(like, 1)).unwrap()
 }
 
 fn config(capacity_steps: usize, n_steps: usize, gamma: f64) -> ReplayConfig {
@@ -77,7 +75,7 @@ fn config(capacity_steps: usize, n_steps: usize, gamma: f64) -> ReplayConfig {
         capacity_steps,
         n_steps,
         gamma,
-        priority: None,
+        ..ReplayConfig::default()
     }
 }
 
@@ -93,8 +91,8 @@ fn prioritized(capacity_steps: usize, alpha: f64, draws: Draws) -> ReplayConfig 
 }
 
 /// (observation, action, return, discount, next observation) of every entry.
-fn entries(replay: &TransitionReplay) -> Vec<(f32, i64, f32, f32, f32)> {
-    let ids: Vec<SampleId> = replay.entries().collect();
+fn entries(replay: &Replay) -> Vec<(f32, i64, f32, f32, f32)> {
+    let ids: Vec<SampleId> = replay.entries();
     assert_eq!(ids.len(), replay.len());
     let mut batch = starling_replay::TransitionBatch::new(replay.layout(), ids.len());
     assert_eq!(replay.read_into(&ids, &mut batch), Ok(0));
@@ -126,7 +124,7 @@ fn n_step_returns_stop_where_the_task_ends() {
         .map(|(i, &e)| (i as f32 + 1.0, e))
         .collect();
     let rollout = rollout(0.0, &steps);
-    let mut replay = replay(config(20, 3, 0.9), &rollout);
+    let replay = replay(config(20, 3, 0.9), &rollout);
     assert_eq!(replay.insert(&rollout, 0, None), Ok(6));
     let entries = entries(&replay);
     let returns: Vec<f32> = entries.iter().map(|e| e.2).collect();
@@ -145,7 +143,7 @@ fn targets_bootstrap_through_truncation_from_the_final_observation() {
         0.0,
         &[(1.0, Goes), (2.0, Truncates), (4.0, Goes), (8.0, Goes)],
     );
-    let mut replay = replay(config(20, 3, 0.5), &rollout);
+    let replay = replay(config(20, 3, 0.5), &rollout);
     replay.insert(&rollout, 0, None).unwrap();
     let expected = [(0.0, 0, 2.0, 0.25, 2.5), (1.0, 1, 2.0, 0.5, 2.5)];
     assert_eq!(entries(&replay), expected);
@@ -155,7 +153,7 @@ fn targets_bootstrap_through_truncation_from_the_final_observation() {
 #[test]
 fn the_last_transition_is_completed_by_the_next_rollout() {
     let first = rollout(0.0, &[(1.0, Goes), (2.0, Goes)]);
-    let mut replay = replay(config(20, 2, 0.5), &first);
+    let replay = replay(config(20, 2, 0.5), &first);
     replay.insert(&first, 0, None).unwrap();
     assert_eq!(entries(&replay), [(0.0, 0, 2.0, 0.25, 2.0)]);
     let second = rollout(2.0, &[(4.0, Terminates)]);
@@ -173,7 +171,7 @@ fn the_last_transition_is_completed_by_the_next_rollout() {
 #[test]
 fn a_rollout_that_does_not_go_on_cuts_the_episode_off() {
     let first = rollout(0.0, &[(1.0, Goes), (2.0, Goes)]);
-    let mut replay = replay(config(20, 3, 0.5), &first);
+    let replay = replay(config(20, 3, 0.5), &first);
     replay.insert(&first, 0, None).unwrap();
     assert!(replay.is_empty());
     let second = rollout(50.0, &[(4.0, Goes)]);
@@ -187,11 +185,11 @@ fn a_rollout_that_does_not_go_on_cuts_the_episode_off() {
 #[test]
 fn probabilities_and_importance_weights() {
     let rollout = rollout(0.0, &[(0.0, Goes); 4]);
-    let mut replay = replay(prioritized(10, 0.6, Draws::Stratified), &rollout);
+    let replay = replay(prioritized(10, 0.6, Draws::Stratified), &rollout);
     replay
         .insert(&rollout, 0, Some(&[1.0, 2.0, 3.0, 4.0]))
         .unwrap();
-    let ids: Vec<SampleId> = replay.entries().collect();
+    let ids: Vec<SampleId> = replay.entries();
     let drawn_by: Vec<f64> = ids.iter().map(|&id| replay.weight(id).unwrap()).collect();
     let total: f64 = drawn_by.iter().sum();
     for (weight, p) in drawn_by.iter().zip([0.14823, 0.224674, 0.286555, 0.340542]) {
@@ -208,9 +206,9 @@ fn probabilities_and_importance_weights() {
 #[test]
 fn updated_priorities_are_raised_to_alpha_once() {
     let rollout = rollout(0.0, &[(0.0, Goes); 4]);
-    let mut replay = replay(prioritized(10, 0.6, Draws::Stratified), &rollout);
+    let replay = replay(prioritized(10, 0.6, Draws::Stratified), &rollout);
     replay.insert(&rollout, 0, None).unwrap();
-    let ids: Vec<SampleId> = replay.entries().collect();
+    let ids: Vec<SampleId> = replay.entries();
     assert!(ids.iter().all(|&id| replay.weight(id) == Some(1.0)));
     assert_eq!(replay.update_priorities(&ids, &[1.0, 2.0, 3.0, 4.0]), Ok(0));
     for (&id, p) in ids.iter().zip([1.0f64, 2.0, 3.0, 4.0]) {
@@ -220,7 +218,7 @@ fn updated_priorities_are_raised_to_alpha_once() {
     let mut next = crate::rollout(4.0, &[(0.0, Goes)]);
     next.version = 9;
     replay.insert(&next, 0, None).unwrap();
-    let newest = replay.entries().last().unwrap();
+    let newest = replay.entries().into_iter().next_back().unwrap();
     close(replay.weight(newest).unwrap(), 4f64.powf(0.6));
     // A priority of zero can still be drawn.
     replay.update_priorities(&[newest], &[0.0]).unwrap();
@@ -230,18 +228,26 @@ fn updated_priorities_are_raised_to_alpha_once() {
 #[test]
 fn priorities_for_overwritten_entries_are_dropped() {
     let rollout = rollout(0.0, &[(0.0, Goes); 4]);
-    let mut replay = replay(prioritized(5, 1.0, Draws::Independent), &rollout);
+    let replay = replay(prioritized(5, 1.0, Draws::Independent), &rollout);
     replay.insert(&rollout, 0, None).unwrap();
-    let old: Vec<SampleId> = replay.entries().collect();
+    let old: Vec<SampleId> = replay.entries();
     assert_eq!(old.len(), 4);
     // Two more steps take the places of the first two, and the pending observation one more.
     replay
         .insert(&crate::rollout(4.0, &[(0.0, Goes); 2]), 0, None)
         .unwrap();
-    let before: Vec<_> = replay.entries().map(|id| (id, replay.weight(id))).collect();
+    let before: Vec<_> = replay
+        .entries()
+        .into_iter()
+        .map(|id| (id, replay.weight(id)))
+        .collect();
     let late = replay.update_priorities(&old[..2], &[7.0, 8.0]);
     assert_eq!(late, Ok(2));
-    let after: Vec<_> = replay.entries().map(|id| (id, replay.weight(id))).collect();
+    let after: Vec<_> = replay
+        .entries()
+        .into_iter()
+        .map(|id| (id, replay.weight(id)))
+        .collect();
     assert_eq!(before, after);
     assert_eq!(replay.update_priorities(&old, &[5.0; 4]), Ok(2));
     assert_eq!(replay.weight(old[2]), Some(5.0));
@@ -251,7 +257,7 @@ fn priorities_for_overwritten_entries_are_dropped() {
 #[test]
 fn wrong_input_is_refused_and_changes_nothing() {
     let good = rollout(0.0, &[(0.0, Goes); 4]);
-    let mut replay = replay(prioritized(10, 0.6, Draws::Stratified), &good);
+    let replay = replay(prioritized(10, 0.6, Draws::Stratified), &good);
     let empty = replay.sample(4, 0.4, &mut rng(1)).unwrap_err();
     assert_eq!(empty, ReplayError::Empty { steps: 0 });
 
@@ -279,7 +285,7 @@ fn wrong_input_is_refused_and_changes_nothing() {
     assert_eq!(replay.inserted_steps(), 0);
 
     replay.insert(&good, 0, None).unwrap();
-    let ids: Vec<SampleId> = replay.entries().collect();
+    let ids: Vec<SampleId> = replay.entries();
     assert!(message(replay.update_priorities(&ids, &[1.0])).contains("1 priorities"));
     let wrong = replay.update_priorities(&ids, &[2.0, 2.0, f32::INFINITY, 2.0]);
     assert!(message(wrong).contains("inf"));

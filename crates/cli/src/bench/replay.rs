@@ -8,7 +8,7 @@ use std::io::Write;
 
 use rand::{Rng, RngExt};
 use starling_envs::{Rollout, Space, stream};
-use starling_replay::{Layout, PriorityConfig, ReplayConfig, SumTree, TransitionReplay};
+use starling_replay::{Layout, PriorityConfig, Replay, ReplayConfig, SumTree};
 use starling_tree::Tree;
 
 use super::{BenchError, rate};
@@ -95,22 +95,25 @@ fn transitions(out: &mut dyn Write) -> Result<(), BenchError> {
         n_steps: 3,
         gamma: 0.99,
         priority: Some(PriorityConfig::default()),
+        frame_stack: std::env::var("STACK").ok().map(|_| 4),
+        compress: std::env::var("COMPRESS").is_ok(),
+        ..ReplayConfig::default()
     };
-    let mut replay = TransitionReplay::new(config, Layout::of_rollout(&rollout, ENVS))?;
+    let replay = Replay::new(config, Layout::of_rollout(&rollout, ENVS))?;
     writeln!(
         out,
         "transitions, {SHAPE:?} bytes, {STEPS} steps, n = 3, batch {BATCH}, {:.1} GB",
         replay.bytes() as f64 / 1e9
     )?;
-    let mut insert = |replay: &mut TransitionReplay| {
+    let mut insert = |replay: &Replay| {
         rollout.carry_over();
         replay.insert(&rollout, 0, None)?;
         Ok::<_, BenchError>(())
     };
     for _ in 0..STEPS / (t * ENVS) + 1 {
-        insert(&mut replay)?;
+        insert(&replay)?;
     }
-    let inserts = rate(|| insert(&mut replay))?;
+    let inserts = rate(|| insert(&replay))?;
     writeln!(
         out,
         "  insert: {:.0} k steps/s",
@@ -128,7 +131,7 @@ fn transitions(out: &mut dyn Write) -> Result<(), BenchError> {
         Ok::<_, BenchError>(())
     })?;
     let cycles = rate(|| {
-        insert(&mut replay)?;
+        insert(&replay)?;
         replay.sample_into(&mut batch, 0.4, &mut rng)?;
         replay.update_priorities(&batch.ids, &priorities)?;
         black_box(&batch);

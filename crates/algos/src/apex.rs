@@ -1,0 +1,157 @@
+//! Ape-X (Horgan et al. 2018) over DQN, Rainbow and Rainbow-IQN.
+//!
+//! What makes Ape-X is in the shared settings: environments that explore by a ladder of chances
+//! (or by noise), steps that come with the priority that the actor saw, and many environments on
+//! threads, ahead of one learner. The defaults here are RELA's: RMSProp, n = 3, γ = 0.997,
+//! batches of 512. They want `mode=threads` and `asynchronous=true`, as the presets have it.
+//!
+//! Where we differ: actors have no target network, so their errors bootstrap from their own
+//! greedy value, and the last n steps of a rollout look ahead as far as the rollout goes.
+
+use starling_nets::{OptimizerConfig, OptimizerKind, QNetConfig, Schedule};
+use starling_replay::PriorityConfig;
+
+use crate::value_based::{Ladder, ValueConfig};
+use crate::{c51, dqn, iqn, rainbow};
+
+/// Ape-X DQN: ladder, double and dueling, over DQN.
+pub fn apex_dqn() -> (ValueConfig, dqn::Config) {
+    let shared = ValueConfig {
+        epsilon_ladder: Some(Ladder::default()),
+        learning_rate: Schedule::Constant(6.25e-5),
+        optimizer: OptimizerConfig {
+            kind: OptimizerKind::Rmsprop,
+            eps: 1.5e-7,
+            ..OptimizerConfig::default()
+        },
+        net: QNetConfig {
+            dueling: true,
+            ..QNetConfig::default()
+        },
+        ..ValueConfig::default()
+    };
+    (distributed(shared), dqn::Config::default())
+}
+
+/// Ape-X Rainbow: noise instead of a ladder, over C51.
+pub fn apex_rainbow() -> (ValueConfig, c51::Config) {
+    let (shared, config) = rainbow::rainbow();
+    (distributed(shared), config)
+}
+
+/// Rainbow-IQN Ape-X: noise instead of a ladder, over IQN.
+pub fn apex_rainbow_iqn() -> (ValueConfig, iqn::Config) {
+    let (shared, config) = rainbow::rainbow_iqn();
+    (distributed(shared), config)
+}
+
+fn distributed(shared: ValueConfig) -> ValueConfig {
+    ValueConfig {
+        rollout_steps: 20,
+        batch_size: 512,
+        learning_starts_steps: 80_000,
+        replay_ratio: None,
+        n_steps: 3,
+        gamma: 0.997,
+        clip_norm: Some(40.0),
+        double: true,
+        target_every_updates: 2500,
+        priority: Some(shared.priority.clone().unwrap_or(PriorityConfig {
+            alpha: 0.6,
+            ..PriorityConfig::default()
+        })),
+        priority_beta: Schedule::Constant(0.4),
+        actor_priorities: true,
+        epsilon_eval: 0.0,
+        ..shared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Acting, Part, Policy, Spaces};
+    use starling_envs::{Rollout, Space, stream};
+    use starling_nets::Device;
+    use starling_tree::{Array, Tree};
+
+    fn spaces() -> Spaces {
+        Spaces {
+            observation: Space::unbounded(&[1]),
+            action: Space::Discrete { n: 2 },
+            legal_actions: None,
+            frame_stack: None,
+        }
+    }
+
+    fn policy() -> Box<dyn Policy> {
+        let (mut shared, config) = apex_dqn();
+        shared.net = QNetConfig {
+            hidden: Some(vec![]),
+            ..QNetConfig::default()
+        };
+        shared.n_steps = 2;
+        shared.gamma = 0.5;
+        shared.epsilon_ladder = Some(Ladder {
+            base: 0.0,
+            alpha: 0.0,
+        });
+        let algorithm = dqn::build(shared, config, &spaces()).unwrap();
+        assert!((algorithm.discount() - 0.5).abs() < 1e-12);
+        let mut policy = algorithm.policy(Device::Cpu);
+        // Q(s, ·) = (s, 2s): the second action is the best of a positive s.
+        policy.load(&[1.0, 2.0, 0.0, 0.0]).unwrap();
+        policy
+    }
+
+    /// Observations 1, 2, 3, 4 and rewards 1: greedy values 2, 4, 6, 8 and the actions taken
+    /// have them. n = 2, γ = ½: the first error is 1 + ½ + ¼·6 − 2 = 1, the second
+    /// 1 + ½ + ¼·8 − 4 = −½, the last, with one step left, 1 + ½·8 − 6 = −1.
+    #[test]
+    fn actors_see_the_errors_of_n_steps() {
+        let mut policy = policy();
+        let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
+        let records = policy.records();
+        let mut rollout = Rollout::new(3, 1, &obs, &action, None, &records, &Tree::empty());
+        rollout.obs = Tree::Leaf(Array::from_slice(&[1f32, 2.0, 3.0, 4.0], &[4, 1, 1]));
+        rollout.rewards = Array::from_slice(&[1f32; 3], &[3, 1]);
+        let priorities = |policy: &mut Box<dyn Policy>, rollout: &mut Rollout| {
+            for t in 0..3 {
+                let acting = Acting {
+                    explore: true,
+                    env_steps: 0,
+                    first_env: 0,
+                    total_envs: 1,
+                    rngs: &mut [stream(1, "policy", 0)],
+                    state: &mut Tree::empty(),
+                };
+                policy.act(t, rollout, acting);
+            }
+            let acting = Acting {
+                explore: true,
+                env_steps: 0,
+                first_env: 0,
+                total_envs: 1,
+                rngs: &mut [stream(1, "policy", 0)],
+                state: &mut Tree::empty(),
+            };
+            policy.finish(0, &mut [Part { rollout, acting }]);
+            let Some(Tree::Leaf(column)) = rollout.policy.get("priority") else {
+                panic!("there is a column of priorities");
+            };
+            column.as_slice::<f32>().to_vec()
+        };
+        assert_eq!(priorities(&mut policy, &mut rollout), [1.0, 0.5, 1.0]);
+
+        // The episode is cut off with the second step, at the observation 10, worth 20: the
+        // errors are 1 + ½ + ¼·20 − 2 = 4.5 and 1 + ½·20 − 4 = 7.
+        rollout.truncated = Array::from_slice(&[0u8, 1, 0], &[3, 1]);
+        rollout.final_at = vec![(1, 0)];
+        rollout.final_obs = Tree::Leaf(Array::from_slice(&[10f32, 0.0], &[2, 1]));
+        assert_eq!(priorities(&mut policy, &mut rollout), [4.5, 7.0, 1.0]);
+
+        // The task ends there: 1 + ½ − 2 and 1 − 4.
+        rollout.terminated = Array::from_slice(&[0u8, 1, 0], &[3, 1]);
+        assert_eq!(priorities(&mut policy, &mut rollout), [0.5, 3.0, 1.0]);
+    }
+}

@@ -1,0 +1,67 @@
+//! Rainbow (Hessel et al. 2018) and Rainbow-IQN (Toromanoff et al. 2019): everything at once.
+//!
+//! Both are defaults over other files, not code of their own: double targets, dueling streams,
+//! n = 3, prioritized replay and noisy layers, over [`c51`] or over [`iqn`]. ε-Rainbow (Stooke
+//! and Abbeel 2019) is Rainbow with ε-greedy exploration in place of the noise.
+//!
+//! Where we differ from the papers: σ₀ is 0.5 as in Rainbow (Rainbow-IQN Ape-X has 0.1, and a
+//! comment that doubts it); β really is annealed; priorities are to the power 0.5 and 0.2.
+
+use starling_nets::{OptimizerConfig, QNetConfig, Schedule};
+use starling_replay::PriorityConfig;
+
+use crate::value_based::ValueConfig;
+use crate::{c51, iqn};
+
+/// Rainbow's defaults, over C51.
+pub fn rainbow() -> (ValueConfig, c51::Config) {
+    (shared(6.25e-5, 1.5e-4, 0.5), c51::Config::default())
+}
+
+/// ε-Rainbow's defaults, over C51.
+pub fn epsilon_rainbow() -> (ValueConfig, c51::Config) {
+    let (mut shared, config) = rainbow();
+    shared.net.noisy_sigma = None;
+    let usual = ValueConfig::default();
+    let shared = ValueConfig {
+        epsilon_start: usual.epsilon_start,
+        epsilon_end: usual.epsilon_end,
+        epsilon_eval: usual.epsilon_eval,
+        ..shared
+    };
+    (shared, config)
+}
+
+/// Rainbow-IQN's defaults, over IQN.
+pub fn rainbow_iqn() -> (ValueConfig, iqn::Config) {
+    (shared(5e-5, 3.125e-4, 0.2), iqn::Config::default())
+}
+
+fn shared(learning_rate: f64, eps: f64, alpha: f64) -> ValueConfig {
+    ValueConfig {
+        learning_starts_steps: 80_000,
+        n_steps: 3,
+        learning_rate: Schedule::Constant(learning_rate),
+        optimizer: OptimizerConfig {
+            eps,
+            ..OptimizerConfig::default()
+        },
+        double: true,
+        target_every_updates: 8000,
+        priority: Some(PriorityConfig {
+            alpha,
+            ..PriorityConfig::default()
+        }),
+        epsilon_start: 0.0,
+        epsilon_end: 0.0,
+        epsilon_eval: 0.0,
+        net: QNetConfig {
+            hidden: Some(vec![]),
+            dueling: true,
+            head_hidden: 512,
+            noisy_sigma: Some(0.5),
+            ..QNetConfig::default()
+        },
+        ..ValueConfig::default()
+    }
+}

@@ -1,0 +1,5 @@
+//! Tasks whose reward is far away: an agent that explores by chance hardly ever sees it.
+
+mod key_door;
+
+pub use key_door::KeyDoor;

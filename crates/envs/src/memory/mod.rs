@@ -1,0 +1,7 @@
+//! Tasks that cannot be solved by what is seen at the moment: an agent has to remember.
+
+mod masked_cart_pole;
+mod t_maze;
+
+pub use masked_cart_pole::MaskedCartPole;
+pub use t_maze::TMaze;

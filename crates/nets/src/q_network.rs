@@ -1,0 +1,356 @@
+//! Networks of action values: torso, head with one or two streams, quantile embedding.
+
+use std::f64::consts::PI;
+
+use serde::{Deserialize, Serialize};
+use starling_envs::Space;
+use starling_tree::Tree;
+use tch::{Kind, Tensor};
+
+use crate::torso::layer_init;
+use crate::{
+    Activation, Init, Layout, Linear, NetConfig, NoisyLinear, Params, ShapeMismatch, Torso,
+    TorsoKind,
+};
+
+/// What a network of action values looks like.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QNetConfig {
+    /// Which network looks at observations.
+    pub torso: TorsoKind,
+    /// A network of your own that looks at observations: a TorchScript file that
+    /// `examples/torchscript/export.py` wrote, in place of the torso.
+    pub torchscript: Option<String>,
+    /// Factor on the number of filters of each convolution.
+    pub width: usize,
+    /// Sizes of the fully connected layers of the torso; null takes what is usual for it.
+    pub hidden: Option<Vec<usize>>,
+    /// What follows each fully connected layer: `relu` or `tanh`.
+    pub activation: Activation,
+    /// Layer normalisation after each fully connected layer and each convolution of the torso,
+    /// outside residual blocks.
+    pub layer_norm: bool,
+    /// Orthogonal first weights; false takes PyTorch's default. Noisy layers have their own.
+    pub orthogonal: bool,
+    /// Separate streams for value and advantage.
+    pub dueling: bool,
+    /// Size of a hidden layer in the head, in each of its streams; 0 for none.
+    pub head_hidden: usize,
+    /// Noisy layers in the head, with deviations that start at this over √inputs (σ₀); null for
+    /// plain layers.
+    pub noisy_sigma: Option<f64>,
+}
+
+impl Default for QNetConfig {
+    fn default() -> Self {
+        Self {
+            torso: TorsoKind::Auto,
+            torchscript: None,
+            width: 1,
+            hidden: None,
+            activation: Activation::Relu,
+            layer_norm: false,
+            orthogonal: false,
+            dueling: false,
+            head_hidden: 0,
+            noisy_sigma: None,
+        }
+    }
+}
+
+impl QNetConfig {
+    /// The first setting that is out of range: its name, its value, what is allowed.
+    pub fn problem(&self) -> Option<(&'static str, String, &'static str)> {
+        const MOST: usize = 1 << 16;
+        if let Some(problem) = self.of_torso().problem() {
+            return Some(problem);
+        }
+        if self.head_hidden > MOST {
+            let size = self.head_hidden.to_string();
+            return Some(("net.head_hidden", size, "at most 65536"));
+        }
+        let sigma = self.noisy_sigma.unwrap_or(1.0);
+        let good = sigma > 0.0 && sigma.is_finite();
+        (!good).then(|| ("net.noisy_sigma", sigma.to_string(), "over 0"))
+    }
+}
+
+/// Some numbers for every action: its value, or its distribution of returns.
+#[derive(Clone, Debug)]
+pub struct QNetwork {
+    torso: Torso,
+    head: QHead,
+}
+
+impl QNetwork {
+    /// A network for the spaces of an environment with discrete actions, with `outputs` numbers
+    /// per action.
+    pub fn new(
+        layout: &mut Layout,
+        config: &QNetConfig,
+        observations: &Space,
+        actions: &Space,
+        outputs: usize,
+    ) -> Result<Self, ShapeMismatch> {
+        let actions = number_of_actions(actions)?;
+        let torso = config.build_torso(layout, observations)?;
+        let head = QHead::new(layout, config, torso.features, actions, outputs);
+        Ok(Self { torso, head })
+    }
+
+    /// Size of the features between torso and head.
+    pub fn features(&self) -> usize {
+        self.torso.features
+    }
+
+    /// The last part of the network.
+    pub fn head(&self) -> &QHead {
+        &self.head
+    }
+
+    /// Features `[N, F]` of observations `[N, ..]`.
+    pub fn look(&self, params: &Params, obs: &Tree<Tensor>) -> Tensor {
+        self.torso.forward(params, obs)
+    }
+
+    /// Numbers `[N, A, outputs]` for observations `[N, ..]`; `noise` `[N or 1, length]` as drawn
+    /// by [`draw_noise`](crate::draw_noise), or none for the means of noisy layers.
+    pub fn forward(&self, params: &Params, obs: &Tree<Tensor>, noise: Option<&Tensor>) -> Tensor {
+        self.head.forward(params, &self.look(params, obs), noise)
+    }
+}
+
+impl QNetConfig {
+    /// The torso for observations of a space.
+    pub fn build_torso(
+        &self,
+        layout: &mut Layout,
+        observations: &Space,
+    ) -> Result<Torso, ShapeMismatch> {
+        Torso::new(layout, "torso", observations, &self.of_torso())
+    }
+
+    /// What the torso is to be like.
+    fn of_torso(&self) -> NetConfig {
+        NetConfig {
+            torso: self.torso,
+            torchscript: self.torchscript.clone(),
+            width: self.width,
+            hidden: self.hidden.clone(),
+            activation: self.activation,
+            layer_norm: self.layer_norm,
+            orthogonal: self.orthogonal,
+            ..NetConfig::default()
+        }
+    }
+}
+
+/// How many actions there are to choose from.
+pub fn number_of_actions(actions: &Space) -> Result<usize, ShapeMismatch> {
+    match actions {
+        Space::Discrete { n } => Ok(*n),
+        other => Err(ShapeMismatch(format!(
+            "action values need discrete actions, not {other:?}"
+        ))),
+    }
+}
+
+/// From features to some numbers per action, in one stream or two (Wang et al. 2016).
+#[derive(Clone, Debug)]
+pub struct QHead {
+    advantage: Stream,
+    value: Option<Stream>,
+    /// Number of actions (A).
+    pub actions: usize,
+    /// Numbers per action.
+    pub outputs: usize,
+    /// Numbers of noise that one row needs; 0 without noisy layers.
+    pub noise: usize,
+}
+
+impl QHead {
+    /// Adds the head's parameters to a layout.
+    pub fn new(
+        layout: &mut Layout,
+        config: &QNetConfig,
+        features: usize,
+        actions: usize,
+        outputs: usize,
+    ) -> Self {
+        let mut noise = 0;
+        let mut stream =
+            |name, outputs| Stream::new(layout, &mut noise, config, name, features, outputs);
+        let advantage = stream("advantage", actions * outputs);
+        let value = config.dueling.then(|| stream("value", outputs));
+        Self {
+            advantage,
+            value,
+            actions,
+            outputs,
+            noise,
+        }
+    }
+
+    /// Numbers `[.., A, outputs]` for features `[.., F]`.
+    pub fn forward(&self, params: &Params, features: &Tensor, noise: Option<&Tensor>) -> Tensor {
+        let mut shape = features.size();
+        shape.pop();
+        shape.extend([self.actions as i64, self.outputs as i64]);
+        let advantage = self.advantage.forward(params, features, noise);
+        let advantage = advantage.reshape(&shape[..]);
+        match &self.value {
+            None => advantage,
+            Some(value) => {
+                let mean = advantage.mean_dim([-2].as_slice(), true, Kind::Float);
+                let value = value.forward(params, features, noise).unsqueeze(-2);
+                advantage + (value - mean)
+            }
+        }
+    }
+}
+
+/// The layers from features to one kind of output.
+#[derive(Clone, Debug)]
+struct Stream {
+    layers: Vec<Layer>,
+    activation: Activation,
+}
+
+#[derive(Clone, Debug)]
+enum Layer {
+    Plain(Linear),
+    Noisy(NoisyLinear),
+}
+
+impl Stream {
+    fn new(
+        layout: &mut Layout,
+        noise: &mut usize,
+        config: &QNetConfig,
+        name: &str,
+        features: usize,
+        outputs: usize,
+    ) -> Self {
+        let mut layer = |name: &str, inputs, outputs, gain| match config.noisy_sigma {
+            Some(sigma) => Layer::Noisy(NoisyLinear::new(
+                layout, noise, name, inputs, outputs, sigma,
+            )),
+            None => {
+                let init = layer_init(config.orthogonal, inputs, gain);
+                Layer::Plain(Linear::new(layout, name, inputs, outputs, init))
+            }
+        };
+        let mut layers = Vec::new();
+        let mut inputs = features;
+        if config.head_hidden > 0 {
+            let gain = std::f64::consts::SQRT_2;
+            let hidden = format!("{name}.hidden");
+            layers.push(layer(&hidden, inputs, config.head_hidden, gain));
+            inputs = config.head_hidden;
+        }
+        layers.push(layer(name, inputs, outputs, 1.0));
+        Self {
+            layers,
+            activation: config.activation,
+        }
+    }
+
+    fn forward(&self, params: &Params, x: &Tensor, noise: Option<&Tensor>) -> Tensor {
+        let mut x = x.shallow_clone();
+        for (i, layer) in self.layers.iter().enumerate() {
+            if i > 0 {
+                x = self.activation.apply(&x);
+            }
+            x = match layer {
+                Layer::Plain(linear) => linear.forward(params, &x),
+                Layer::Noisy(linear) => linear.forward(params, &x, noise),
+            };
+        }
+        x
+    }
+}
+
+/// Features that depend on a quantile fraction τ (Dabney et al. 2018, "IQN"):
+/// features ⊙ relu(W cos(π i τ) + b) with i = 1, …, cosines.
+#[derive(Clone, Debug)]
+pub struct QuantileEmbedding {
+    linear: Linear,
+    cosines: i64,
+}
+
+impl QuantileEmbedding {
+    /// Adds the embedding's parameters to a layout.
+    pub fn new(layout: &mut Layout, features: usize, cosines: usize) -> Self {
+        let init = Init::FanIn { fan_in: cosines };
+        Self {
+            linear: Linear::new(layout, "quantiles", cosines, features, init),
+            cosines: cosines as i64,
+        }
+    }
+
+    /// Features `[N, K, F]` from features `[N, F]` and fractions `[N or 1, K]`.
+    pub fn forward(&self, params: &Params, features: &Tensor, fractions: &Tensor) -> Tensor {
+        let steps = (Kind::Float, fractions.device());
+        let steps = Tensor::arange_start(1, self.cosines + 1, steps) * PI;
+        let waves = (fractions.unsqueeze(-1) * steps).cos();
+        self.linear.forward(params, &waves).relu() * features.unsqueeze(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_envs::stream;
+    use std::sync::Arc;
+    use tch::Device;
+
+    fn network(config: &QNetConfig, outputs: usize) -> (QNetwork, Params) {
+        let mut layout = Layout::default();
+        let (obs, actions) = (Space::unbounded(&[2]), Space::Discrete { n: 3 });
+        let net = QNetwork::new(&mut layout, config, &obs, &actions, outputs).unwrap();
+        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+        (net, params)
+    }
+
+    #[test]
+    fn dueling_advantages_have_mean_zero() {
+        for noisy_sigma in [None, Some(0.5)] {
+            let config = QNetConfig {
+                dueling: true,
+                head_hidden: 5,
+                noisy_sigma,
+                ..QNetConfig::default()
+            };
+            let (net, params) = network(&config, 4);
+            let x = Tensor::from_slice(&[0.3f32, -0.2]).reshape([1, 2]);
+            let mut rngs = [stream(1, "policy", 0)];
+            let noise = crate::draw_noise(net.head.noise, &mut rngs, Device::Cpu);
+            let noise = noisy_sigma.map(|_| &noise);
+            let q = net.forward(&params, &Tree::Leaf(x.shallow_clone()), noise);
+            assert_eq!(q.size(), [1, 3, 4]);
+            let value = net.head.value.as_ref().unwrap();
+            let features = net.look(&params, &Tree::Leaf(x));
+            let value = value.forward(&params, &features, noise);
+            let mean = q.mean_dim([1].as_slice(), false, Kind::Float);
+            assert!((mean - value).abs().max().double_value(&[]) < 1e-6);
+        }
+    }
+
+    /// One cosine, weight 2, bias 0: at τ = 0.25 the factor is 2·cos(π/4), at τ = 0.75 it is
+    /// negative and cut off.
+    #[test]
+    fn the_quantile_embedding_by_hand() {
+        let mut layout = Layout::default();
+        let embedding = QuantileEmbedding::new(&mut layout, 1, 1);
+        let mut params = Params::zeros(&Arc::new(layout), Device::Cpu);
+        params.load_slice(&[2.0, 0.0]).unwrap();
+        let features = Tensor::from_slice(&[3f32]).reshape([1, 1]);
+        let fractions = Tensor::from_slice(&[0.25f32, 0.75]).reshape([1, 2]);
+        let out = embedding.forward(&params, &features, &fractions);
+        assert_eq!(out.size(), [1, 2, 1]);
+        let expected = 3.0 * 2.0 * (PI / 4.0).cos();
+        assert!((out.double_value(&[0, 0, 0]) - expected).abs() < 1e-5);
+        assert_eq!(out.double_value(&[0, 1, 0]), 0.0);
+    }
+}

@@ -1,0 +1,160 @@
+//! Action values with a memory: torso, previous action and reward, LSTM, head.
+
+use starling_envs::Space;
+use starling_tree::{DType, Spec, Tree};
+use tch::{Kind, Tensor};
+
+use crate::torso::layer_init;
+use crate::{Layout, Lstm, Params, QHead, QNetConfig, ShapeMismatch, Torso, number_of_actions};
+
+/// A network of action values that remembers (Kapturowski et al. 2019, "R2D2").
+///
+/// The LSTM sees the features of the observation, the previous action (one 1 among zeros, all
+/// zeros where an episode begins) and the previous reward.
+#[derive(Clone, Debug)]
+pub struct RecurrentQ {
+    torso: Torso,
+    core: Lstm,
+    head: QHead,
+}
+
+/// What a [`RecurrentQ`] sees of T steps of B environments.
+#[derive(Debug)]
+pub struct RecurrentInput {
+    /// Observations, `[T·B, ..]` in time-major order.
+    pub obs: Tree<Tensor>,
+    /// Previous actions as vectors with one 1, `[T, B, A]`; zeros where an episode begins.
+    pub actions: Tensor,
+    /// Previous rewards, `[T, B]`; zero where an episode begins.
+    pub rewards: Tensor,
+    /// 1 where an episode begins, `[T, B]`: the state is zero before it.
+    pub starts: Tensor,
+}
+
+impl RecurrentInput {
+    /// The steps from `first` on, `count` of them.
+    pub fn narrow(&self, first: i64, count: i64) -> Self {
+        let envs = self.starts.size()[1];
+        let part = |tensor: &Tensor| tensor.narrow(0, first, count);
+        Self {
+            obs: self
+                .obs
+                .map(|tensor| tensor.narrow(0, first * envs, count * envs)),
+            actions: part(&self.actions),
+            rewards: part(&self.rewards),
+            starts: part(&self.starts),
+        }
+    }
+}
+
+/// Hidden and cell state, `[B, size]` each.
+pub type LstmState = (Tensor, Tensor);
+
+impl RecurrentQ {
+    /// A network for the spaces of an environment with discrete actions, with an LSTM of `size`.
+    pub fn new(
+        layout: &mut Layout,
+        config: &QNetConfig,
+        observations: &Space,
+        actions: &Space,
+        size: usize,
+    ) -> Result<Self, ShapeMismatch> {
+        let actions = number_of_actions(actions)?;
+        let torso = config.build_torso(layout, observations)?;
+        let inputs = torso.features + actions + 1;
+        let init = layer_init(config.orthogonal, inputs, 1.0);
+        let core = Lstm::new(layout, "core", inputs, size, init);
+        let head = QHead::new(layout, config, size, actions, 1);
+        Ok(Self { torso, core, head })
+    }
+
+    /// Number of actions (A).
+    pub fn actions(&self) -> usize {
+        self.head.actions
+    }
+
+    /// Hidden and cell state of one environment, by name.
+    pub fn state_spec(&self) -> Tree<Spec> {
+        let spec = || Tree::Leaf(Spec::new(DType::F32, &[self.core.size]));
+        Tree::node([("hidden", spec()), ("cell", spec())])
+    }
+
+    /// Action values `[T, B, A]` from the state before the first step, and the state after the
+    /// last.
+    pub fn forward(
+        &self,
+        params: &Params,
+        input: &RecurrentInput,
+        state: &LstmState,
+    ) -> (Tensor, LstmState) {
+        let [steps, envs] = [input.starts.size()[0], input.starts.size()[1]];
+        let features = self.torso.forward(params, &input.obs);
+        let features = features.reshape([steps, envs, -1]);
+        let rewards = input.rewards.unsqueeze(-1);
+        let x = Tensor::cat(&[&features, &input.actions, &rewards], -1);
+        let (hidden, cell) = self
+            .core
+            .forward(params, &x, &input.starts, (&state.0, &state.1));
+        let values = self.head.forward(params, &hidden, None).squeeze_dim(-1);
+        let last = steps - 1;
+        (values, (hidden.select(0, last), cell.select(0, last)))
+    }
+}
+
+/// Actions `[..]` as vectors with one 1, `[.., A]`, all zeros where `starts` is 1.
+pub fn previous_actions(actions: &Tensor, starts: &Tensor, count: usize) -> Tensor {
+    let keep = starts.ones_like() - starts;
+    actions.one_hot(count as i64).to_kind(Kind::Float) * keep.unsqueeze(-1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_envs::stream;
+    use std::sync::Arc;
+    use tch::Device;
+
+    const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+    /// Over four steps of two environments, of which one begins anew at the third.
+    #[test]
+    fn step_by_step_is_the_same_as_at_once() {
+        let mut layout = Layout::default();
+        let (obs, actions) = (Space::unbounded(&[3]), Space::Discrete { n: 2 });
+        let config = QNetConfig {
+            dueling: true,
+            head_hidden: 4,
+            ..QNetConfig::default()
+        };
+        let net = RecurrentQ::new(&mut layout, &config, &obs, &actions, 6).unwrap();
+        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+        let starts = Tensor::from_slice(&[1f32, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]).reshape([4, 2]);
+        let taken = Tensor::from_slice(&[0i64, 0, 1, 0, 1, 1, 0, 1]).reshape([4, 2]);
+        let input = RecurrentInput {
+            obs: Tree::Leaf(Tensor::arange(24, CPU).reshape([8, 3]) / 10.0),
+            actions: previous_actions(&taken, &starts, 2),
+            rewards: Tensor::arange(8, CPU).reshape([4, 2]) * 0.3,
+            starts,
+        };
+        let zero = || (Tensor::zeros([2, 6], CPU), Tensor::zeros([2, 6], CPU));
+        let (values, end) = net.forward(&params, &input, &zero());
+        assert_eq!(values.size(), [4, 2, 2]);
+        let mut state = zero();
+        for t in 0..4 {
+            let (step, after) = net.forward(&params, &input.narrow(t, 1), &state);
+            let difference = (step.get(0) - values.get(t)).abs().max();
+            assert!(difference.double_value(&[]) < 1e-6);
+            state = after;
+        }
+        assert!((state.1 - end.1).abs().max().double_value(&[]) < 1e-6);
+    }
+
+    #[test]
+    fn where_an_episode_begins_there_was_no_action() {
+        let actions = Tensor::from_slice(&[1i64, 0, 1]);
+        let starts = Tensor::from_slice(&[0f32, 1.0, 0.0]);
+        let encoded = previous_actions(&actions, &starts, 2).reshape([-1]);
+        let encoded = Vec::<f32>::try_from(encoded).unwrap();
+        assert_eq!(encoded, [0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+    }
+}
