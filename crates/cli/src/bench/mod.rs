@@ -11,6 +11,7 @@ mod atari;
 mod collect;
 mod envs;
 mod replay;
+mod train;
 
 /// What ends a measurement.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +54,11 @@ pub fn replay(out: &mut dyn Write) -> Result<(), BenchError> {
 /// What collecting costs beside the environment and the network.
 pub fn collect(out: &mut dyn Write) -> Result<(), BenchError> {
     collect::run(out)
+}
+
+/// Whole runs with learning, beside other libraries where `python` (or `python3`) has them.
+pub fn train(python: Option<&str>, out: &mut dyn Write) -> Result<(), BenchError> {
+    train::run(python, out)
 }
 
 /// Calls per second: the best of five parts of 0.4 s after one to warm up, so that other work

@@ -12,7 +12,7 @@ pub(super) struct Args {
     /// Only environments whose id contains this
     #[arg(long, default_value = "")]
     env: String,
-    /// A Python with ale-py, to compare Atari games with [default: python3]
+    /// A Python with the libraries to compare with [default: python3]
     #[arg(long)]
     python: Option<String>,
 }
@@ -29,6 +29,8 @@ enum What {
     Replay,
     /// Collecting with a policy
     Collect,
+    /// Whole runs on Pong, learning included (not part of all)
+    Train,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -46,6 +48,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.what == What::Atari {
         super::roms::ensure("ALE/Pong-v5")?;
         bench::atari(args.python.as_deref(), out)?;
+    }
+    if args.what == What::Train {
+        super::roms::ensure("ALE/Pong-v5")?;
+        bench::train(args.python.as_deref(), out)?;
     }
     Ok(ExitCode::SUCCESS)
 }
