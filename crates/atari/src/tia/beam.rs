@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::{self, EMPTY, Line, WIDTH};
 use super::motion;
-use super::objects::{BL, M0, M1, Moment, P0, P1, PAIRS, PAIRS_OF, PAIRS_WITH, PF, Sketch, StarShape};
+use super::objects::{
+    BL, M0, M1, Moment, P0, P1, PAIRS, PAIRS_OF, PAIRS_WITH, PF, Sketch, StarShape,
+};
 use super::{LINE_CLOCKS, Write};
 
 /// Clocks of a line before its first pixel.
@@ -184,7 +186,12 @@ impl Beam {
 
     /// The two bits of a collision register, at the top of a byte.
     pub(crate) fn collisions(&self, register: usize) -> u8 {
-        ((self.collided >> (2 * register)) as u8) << 6
+        collision_bits(self.collided, register)
+    }
+
+    /// All collisions, if the beam is where there are no new ones until the next write.
+    pub(crate) fn settled_collisions(&self) -> Option<u16> {
+        (self.vblank || self.line_start >= self.window.1).then_some(self.collided)
     }
 
     /// Replays one write: lets the beam run up to the clock at which the write shows, if it
@@ -665,6 +672,12 @@ impl Beam {
             }
         }
     }
+}
+
+/// The two bits of a collision register, at the top of a byte.
+#[inline(always)]
+pub(crate) fn collision_bits(collided: u16, register: usize) -> u8 {
+    ((collided >> (2 * (register & 7))) as u8) << 6
 }
 
 /// Which of some pairs of objects meet within a span.

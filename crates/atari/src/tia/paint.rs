@@ -59,7 +59,11 @@ pub(crate) fn paint(
     };
     let fixed = lines::both(&object(PF), &object(BL));
     let whole = from == 0 && to == WIDTH;
-    let span = if whole { [!0; 3] } else { lines::span(from as u8, to as u8) };
+    let span = if whole {
+        [!0; 3]
+    } else {
+        lines::span(from as u8, to as u8)
+    };
     let first = || lines::both(&object(0), &object(2));
     let second = || lines::both(&object(1), &object(3));
     let (firsts, seconds) = (live & 0b0101 != 0, live & 0b1010 != 0);
