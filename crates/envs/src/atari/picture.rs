@@ -7,11 +7,13 @@ use starling_atari::ale::Ale;
 use starling_atari::palette;
 use starling_atari::picture::{Resizer, SIDE};
 
-use super::bilinear::Bilinear;
+use super::bilinear::{Aligned, Bilinear};
 use super::options::{Observation, Resize};
 
 const WIDTH: usize = 160;
 const RAM: usize = 128;
+/// Width and height of rlpyt's picture.
+const HALF: (usize, usize) = (80, 104);
 
 /// One frame as an observation shows it, and the full-size picture that it was made from.
 ///
@@ -22,12 +24,24 @@ pub(super) struct Picture {
     grays: [u8; 256],
     /// Red, green and blue of every palette index.
     colours: [[u8; 256]; 3],
-    resizer: Arc<Resizer>,
-    /// Where each frame is resized before it is pooled.
-    bilinear: Option<Box<Bilinear>>,
+    way: Way,
     /// The pooled picture, plane by plane, or where frames are resized first the pooled square;
     /// empty for memory.
     pub(super) full: Vec<u8>,
+}
+
+/// How frames become what is shown.
+enum Way {
+    /// Pooled and shown as they are.
+    Whole,
+    /// Pooled, then resized by area.
+    Area(Arc<Resizer>),
+    /// Each resized, then pooled.
+    Bilinear(Box<Bilinear>),
+    /// Pooled, then resized without the first and the last row.
+    Cropped(Box<Bilinear>),
+    /// Pooled in colour, then resized, then made grey.
+    Aligned(Box<Aligned>),
 }
 
 thread_local! {
@@ -56,24 +70,35 @@ impl Picture {
                 plane[usize::from(index)] = value;
             }
         }
-        let bilinear = (kind == Observation::Gray84 && resize == Resize::Bilinear)
-            .then(|| Box::new(Bilinear::new(WIDTH, height)));
-        let planes = match kind {
-            Observation::Gray84 | Observation::Gray => 1,
-            Observation::Rgb => 3,
-            Observation::Ram => 0,
+        let size = (WIDTH, height);
+        let square = (SIDE, SIDE);
+        let way = match (kind, resize) {
+            (Observation::Gray | Observation::Rgb | Observation::Ram, _) => Way::Whole,
+            (Observation::Gray104, _) => {
+                let cropped = (WIDTH, height - 2);
+                Way::Cropped(Box::new(Bilinear::new(cropped, HALF)))
+            }
+            (Observation::Gray84, Resize::Area) => Way::Area(resizer(ale)),
+            (Observation::Gray84, Resize::Bilinear) => {
+                Way::Bilinear(Box::new(Bilinear::new(size, square)))
+            }
+            (Observation::Gray84, Resize::Aligned) => {
+                Way::Aligned(Box::new(Aligned::new(size, SIDE)))
+            }
+        };
+        let length = match (kind, &way) {
+            (Observation::Ram, _) => 0,
+            (_, Way::Bilinear(_)) => SIDE * SIDE,
+            (Observation::Rgb, _) | (_, Way::Aligned(_)) => 3 * height * WIDTH,
+            _ => height * WIDTH,
         };
         Self {
             kind,
             height,
             grays: palette::grays(format),
             colours,
-            resizer: resizer(ale),
-            full: match bilinear {
-                Some(_) => vec![0; SIDE * SIDE],
-                None => vec![0; planes * height * WIDTH],
-            },
-            bilinear,
+            full: vec![0; length],
+            way,
         }
     }
 
@@ -91,16 +116,18 @@ impl Picture {
     pub(super) fn draw(&mut self, ale: &Ale, frames: Frames, out: &mut [u8]) {
         let console = ale.console();
         let pixels = self.height * WIDTH;
-        SCRATCH.with_borrow_mut(|(other, indices)| match self.kind {
-            Observation::Ram => {}
-            Observation::Gray84 | Observation::Gray => {
-                let mut draw = |before: bool, out: &mut [u8]| match &self.bilinear {
-                    Some(bilinear) => {
+        SCRATCH.with_borrow_mut(|(other, indices)| match (self.kind, &self.way) {
+            (Observation::Ram, _) => {}
+            (Observation::Gray84 | Observation::Gray104 | Observation::Gray, way)
+                if !matches!(way, Way::Aligned(_)) =>
+            {
+                let mut draw = |before: bool, out: &mut [u8]| match way {
+                    Way::Bilinear(bilinear) => {
                         indices.resize(pixels, 0);
                         console.shaded_screen(before, &self.grays, indices);
                         bilinear.resize(indices, out);
                     }
-                    None => console.shaded_screen(before, &self.grays, out),
+                    _ => console.shaded_screen(before, &self.grays, out),
                 };
                 if frames != Frames::ShownAndBefore {
                     draw(false, &mut self.full);
@@ -111,7 +138,7 @@ impl Picture {
                     pool(&mut self.full, other);
                 }
             }
-            Observation::Rgb => {
+            _ => {
                 let plain: [u8; 256] = std::array::from_fn(|index| index as u8);
                 indices.resize(pixels, 0);
                 for before in [false, true] {
@@ -139,13 +166,15 @@ impl Picture {
 
     /// Writes what an observation shows of the picture that was drawn last.
     pub(super) fn show(&self, ale: &Ale, out: &mut [u8]) {
-        match self.kind {
-            Observation::Gray84 if self.bilinear.is_none() => {
-                self.resizer.resize(&self.full, out);
+        match &self.way {
+            _ if self.kind == Observation::Ram => out.copy_from_slice(ale.ram()),
+            Way::Whole | Way::Bilinear(_) => out.copy_from_slice(&self.full),
+            Way::Area(resizer) => resizer.resize(&self.full, out),
+            Way::Cropped(bilinear) => {
+                let rows = WIDTH..self.full.len() - WIDTH;
+                bilinear.resize(&self.full[rows], out);
             }
-            Observation::Gray84 => out.copy_from_slice(&self.full),
-            Observation::Gray | Observation::Rgb => out.copy_from_slice(&self.full),
-            Observation::Ram => out.copy_from_slice(ale.ram()),
+            Way::Aligned(aligned) => aligned.resize(&self.full, out),
         }
     }
 }
@@ -154,6 +183,7 @@ impl Picture {
 pub(super) fn shape(kind: Observation, stack: usize, height: usize) -> Vec<usize> {
     match kind {
         Observation::Gray84 => vec![stack, SIDE, SIDE],
+        Observation::Gray104 => vec![stack, HALF.1, HALF.0],
         Observation::Gray => vec![stack, height, WIDTH],
         Observation::Rgb => vec![3 * stack, height, WIDTH],
         Observation::Ram => vec![stack, RAM],
