@@ -5,14 +5,14 @@
 
 use crate::cartridge::Rom;
 use crate::console::Machine;
-use crate::tia::{Tia, Write};
+use crate::tia::{Log, Tia};
 
 /// The machine as its processor sees it for the length of a run.
 pub(crate) struct Bus<'a> {
     pub(crate) machine: &'a mut Machine,
     pub(crate) rom: &'a Rom,
     /// The TIA's writes of this frame, which the beam replays when somebody looks.
-    pub(crate) writes: &'a mut Vec<Write>,
+    pub(crate) log: &'a mut Log,
 }
 
 impl Bus<'_> {
@@ -46,7 +46,14 @@ impl Bus<'_> {
         let machine = &mut *self.machine;
         if address & 0x80 == 0 {
             let inputs = &machine.inputs;
-            Tia::read(&mut machine.tia, address, seen, cycle, inputs, self.writes)
+            Tia::read(
+                &mut machine.tia,
+                address,
+                seen,
+                cycle,
+                inputs,
+                self.log.writes(),
+            )
         } else {
             let port_a = machine.inputs.port_a();
             let port_b = machine.inputs.port_b();
@@ -62,7 +69,7 @@ impl Bus<'_> {
         if address & 0x1000 != 0 {
             machine.cartridge.write(address, value, cycle);
         } else if address & 0x80 == 0 {
-            return machine.tia.write(address, value, cycle, self.writes);
+            return machine.tia.write(address, value, cycle, self.log);
         } else if address & 0x200 != 0 {
             machine.riot.write(address, value, cycle);
         }

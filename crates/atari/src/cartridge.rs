@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::decode::{self, Program};
 use crate::dpc::Dpc;
 use crate::md5;
 use crate::random::Mt19937;
@@ -43,6 +44,21 @@ pub enum Mapper {
     Dpc,
 }
 
+impl Mapper {
+    /// Whether touching an address, of which the low 12 bits count, may do more than read the
+    /// image.
+    pub(crate) fn switches_at(self, low: u16) -> bool {
+        match self {
+            Self::K2 | Self::K4 | Self::Fe => false,
+            Self::F8 => matches!(low, 0xFF8..=0xFF9),
+            Self::F6 => matches!(low, 0xFF6..=0xFF9),
+            Self::F8Sc | Self::F6Sc => matches!(low, 0..=0xFF | 0xFF6..=0xFF9),
+            Self::E0 => matches!(low, 0xFE0..=0xFF7),
+            Self::Dpc => matches!(low, 0..=0x7F | 0xFC0..),
+        }
+    }
+}
+
 /// The size of the image after padding: every masked index is then in bounds.
 pub(crate) const IMAGE: usize = 16 * 1024;
 
@@ -50,6 +66,8 @@ pub(crate) const IMAGE: usize = 16 * 1024;
 #[derive(Clone, Debug)]
 pub struct Rom {
     image: Box<[u8; IMAGE]>,
+    /// The image, decoded.
+    program: Box<Program>,
     /// The DPC chip's own 2 KiB of graphics.
     graphics: Option<Box<[u8; 2048]>>,
     mapper: Mapper,
@@ -83,6 +101,7 @@ impl Rom {
             graphics
         });
         Ok(Self {
+            program: decode::decode(&image, mapper),
             image,
             graphics,
             mapper,
@@ -106,28 +125,17 @@ impl Rom {
         &self.image
     }
 
+    /// The instructions that start at each byte of the image.
+    #[inline(always)]
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
+    }
+
     /// One byte of the image.
     #[inline(always)]
     pub(crate) fn byte(&self, index: usize) -> u8 {
         self.image[index & (IMAGE - 1)]
     }
-}
-
-/// A run of addresses that shows a run of the image.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Region {
-    pub(crate) start: u16,
-    pub(crate) length: u16,
-    pub(crate) image: usize,
-}
-
-impl Region {
-    /// No addresses at all.
-    pub(crate) const NOWHERE: Self = Self {
-        start: 0,
-        length: 0,
-        image: 0,
-    };
 }
 
 /// A cartridge's state: plain data.
@@ -188,32 +196,14 @@ impl Cartridge {
         }
     }
 
-    /// The longest run of addresses around `address` where touching only reads, and where in the
-    /// image it starts. Holds until the cartridge is touched outside of such runs.
-    pub(crate) fn region(&self, address: u16) -> Region {
-        let low = address & 0xFFF;
-        let block = address & 0xF000;
-        let (start, end) = match self.mapper {
-            Mapper::K2 => (low & 0x800, (low & 0x800) + 0x800),
-            Mapper::K4 | Mapper::Fe => (0, 0x1000),
-            Mapper::F8 | Mapper::F6 => (0, 0xFC0),
-            Mapper::F8Sc | Mapper::F6Sc => (0x100, 0xFC0),
-            Mapper::Dpc => (0x80, 0xFC0),
-            Mapper::E0 => (low & 0xC00, ((low & 0xC00) + 0x400).min(0xFC0)),
-        };
-        if address & 0x1000 == 0 || low < start || low >= end {
-            return Region::NOWHERE;
-        }
-        let image = match self.mapper {
-            Mapper::Fe if address & 0x2000 == 0 => 4096,
-            Mapper::Fe => 0,
-            _ => self.index(start),
-        };
-        Region {
-            start: block | start,
-            length: end - start,
-            image,
-        }
+    /// Where in the image each visible KiB starts.
+    pub(crate) fn slices(&self) -> [u16; 4] {
+        self.slices
+    }
+
+    /// One bit per 64 visible bytes: whether touching them does more than read the image.
+    pub(crate) fn watched(&self) -> u64 {
+        self.watched
     }
 
     /// The image's index of an address, where touching it only reads.

@@ -91,7 +91,7 @@ impl Console {
     /// picture is the only thing it does not hold.
     pub fn save(&self) -> Machine {
         let mut machine = self.machine.clone();
-        machine.tia.catch_up(self.frames.log());
+        machine.tia.catch_up(self.frames.log().writes());
         // Equal states compare equal, whatever the log from which they came.
         machine.tia.replayed = 0;
         machine
@@ -100,7 +100,7 @@ impl Console {
     /// Puts a kept state back. The picture stays the old one until the next frame.
     pub fn restore(&mut self, machine: &Machine) {
         self.machine.clone_from(machine);
-        self.machine.tia.replayed = self.frames.log().len();
+        self.machine.tia.replayed = self.frames.log().writes().len();
     }
 
     /// The cartridge.
@@ -139,7 +139,7 @@ impl Console {
         let mut bus = Bus {
             machine,
             rom: &self.rom,
-            writes: self.frames.writes(),
+            log: self.frames.log_mut(),
         };
         let low = bus.read(0xFFFC, 0, 0);
         let high = bus.read(0xFFFD, 0, 0);
@@ -155,7 +155,7 @@ impl Console {
         let mut bus = Bus {
             machine: &mut self.machine,
             rom: &self.rom,
-            writes: self.frames.writes(),
+            log: self.frames.log_mut(),
         };
         self.machine.partial = !cpu::run(&mut bus, INSTRUCTIONS_PER_UPDATE);
         self.frames.end_update(&mut self.machine);
@@ -181,7 +181,7 @@ impl Console {
         let lines = machine.cycle / LINE_CYCLES;
         let passed = lines * LINE_CYCLES;
         let faded = self.properties.format == Some(Format::Pal) && lines % 2 == 1;
-        machine.tia.catch_up(self.frames.writes());
+        machine.tia.catch_up(self.frames.log().writes());
         machine.cycle -= passed;
         machine.riot.rebase(passed);
         machine.tia.rebase(passed);

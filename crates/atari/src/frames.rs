@@ -2,9 +2,10 @@
 //! frame and the log of writes since. A frame that nobody looks at is never drawn.
 
 use crate::console::Machine;
-use crate::tia::beam::{Beam, Screen};
+use crate::tia::beam::{Beam, Look, Screen};
 use crate::tia::lines::WIDTH;
-use crate::tia::{Write, clock_of};
+use crate::tia::paint::{Ground, paint};
+use crate::tia::{Log, clock_of};
 
 /// The running frame and the two before it.
 #[derive(Clone, Debug)]
@@ -17,7 +18,7 @@ pub(crate) struct Frames {
 #[derive(Clone, Debug)]
 struct Frame {
     start: Beam,
-    writes: Vec<Write>,
+    log: Log,
     /// The clock up to which the beam has drawn.
     end: u32,
     /// What was on the screen before the beam came by: only kept where the beam did not come by
@@ -29,8 +30,8 @@ impl Frame {
     fn new(start: &Beam) -> Self {
         Self {
             start: start.clone(),
-            writes: Vec::with_capacity(2048),
-            end: start.clock(),
+            log: Log::new(),
+            end: start.window().0,
             beneath: None,
         }
     }
@@ -46,32 +47,54 @@ impl Frame {
             None if self.end < self.start.window().1 => pixels.fill(shades[0]),
             None => {}
         }
-        let mut screen = Pixels { pixels, shades };
+        let mut screen = Pixels {
+            pixels,
+            shades,
+            ground: Ground::new(),
+        };
         let mut beam = self.start.clone();
-        for write in &self.writes {
+        for write in self.log.writes() {
             beam.write(*write, &mut screen);
         }
-        beam.advance(self.end, &mut screen);
+        beam.settle(self.end, &mut screen);
     }
 }
 
 struct Pixels<'a> {
     pixels: &'a mut [u8],
     shades: &'a [u8; 256],
+    ground: Ground,
 }
 
 impl Screen for Pixels<'_> {
     const DRAWS: bool = true;
 
     #[inline(always)]
-    fn row(&mut self, row: u32) -> Option<&mut [u8]> {
+    fn draw(&mut self, row: u32, from: u32, to: u32, look: Option<Look<'_>>) {
         let start = row as usize * WIDTH as usize;
-        self.pixels.get_mut(start..start + WIDTH as usize)
-    }
-
-    #[inline(always)]
-    fn shade(&self, index: u8) -> u8 {
-        self.shades[usize::from(index)]
+        let Some(end) = start.checked_add(WIDTH as usize) else {
+            return;
+        };
+        let Some((above, pixels)) = self
+            .pixels
+            .get_mut(..end)
+            .and_then(|rows| rows.split_last_chunk_mut::<{ WIDTH as usize }>())
+        else {
+            return;
+        };
+        let Some(look) = look else {
+            pixels[from as usize..to as usize].fill(self.shades[0]);
+            return;
+        };
+        if look.same
+            && from == 0
+            && to == WIDTH
+            && let Some(above) = above.last_chunk()
+        {
+            *pixels = *above;
+            return;
+        }
+        paint(pixels, (from, to), &look, self.shades, &mut self.ground);
     }
 }
 
@@ -95,21 +118,21 @@ impl Frames {
     }
 
     /// The log of the running frame.
-    pub(crate) fn writes(&mut self) -> &mut Vec<Write> {
-        &mut self.frames[self.running].writes
+    pub(crate) fn log_mut(&mut self) -> &mut Log {
+        &mut self.frames[self.running].log
     }
 
     /// The log of the running frame, to read.
-    pub(crate) fn log(&self) -> &[Write] {
-        &self.frames[self.running].writes
+    pub(crate) fn log(&self) -> &Log {
+        &self.frames[self.running].log
     }
 
     /// A black screen.
     pub(crate) fn reset(&mut self, start: &Beam) {
         for frame in &mut self.frames {
             frame.start.clone_from(start);
-            frame.writes.clear();
-            frame.end = start.clock();
+            frame.log.clear();
+            frame.end = start.window().0;
             frame.beneath = None;
         }
     }
@@ -119,8 +142,8 @@ impl Frames {
         self.running = (self.running + 1) % 3;
         let frame = &mut self.frames[self.running];
         frame.start.clone_from(start);
-        frame.writes.clear();
-        frame.end = start.clock();
+        frame.log.clear();
+        frame.end = start.window().0;
         frame.beneath = None;
     }
 

@@ -1,14 +1,17 @@
 //! The beam: the TIA's picture registers, its five movable objects, and the pixels they make.
 //!
-//! [`Beam::write`] replays one register write: it first lets the beam run, with the old registers,
-//! up to the clock at which the write shows, then changes them. A line is six sets of pixels
-//! ([`Line`]), one per object; overlaps of sets are collisions, and their order of priority gives
-//! colours.
+//! [`Beam::write`] replays one register write. A line is six sets of pixels, one per object;
+//! overlaps of sets are collisions, and their order of priority gives colours. An object that
+//! changes while the beam is inside a line is cut there: what it has shown so far is kept, and the
+//! line is looked at as a whole when the beam has left it.
 
 use serde::{Deserialize, Serialize};
 
 use super::lines::{self, EMPTY, Line, WIDTH};
 use super::motion;
+use super::objects::{
+    BL, M0, M1, Moment, P0, P1, PAIRS, PAIRS_OF, PAIRS_WITH, PF, Sketch, StarShape,
+};
 use super::{LINE_CLOCKS, Write};
 
 /// Clocks of a line before its first pixel.
@@ -18,10 +21,24 @@ const BLANK: u32 = 68;
 pub(crate) trait Screen {
     /// Whether pixels are wanted; a beam that draws looks for no collisions, for another one does.
     const DRAWS: bool;
-    /// The pixels of a row, counted from the top of the picture.
-    fn row(&mut self, row: u32) -> Option<&mut [u8]>;
-    /// What a pixel of a palette index is drawn as.
-    fn shade(&self, index: u8) -> u8;
+    /// Draws the pixels `from..to` of a row, counted from the top of the picture; nothing but
+    /// black where there is no look.
+    fn draw(&mut self, row: u32, from: u32, to: u32, look: Option<Look<'_>>);
+}
+
+/// How a span of a line looks.
+pub(crate) struct Look<'a> {
+    /// The pixels of the six objects, valid where `live` has their bit.
+    pub(crate) objects: &'a [Line; 6],
+    pub(crate) live: u8,
+    /// The palette indices of player 0, player 1, playfield and background.
+    pub(crate) colours: [u8; 4],
+    /// The control register: its bits 1 and 2 say how the playfield is coloured and placed.
+    pub(crate) control: u8,
+    /// Whether the line's first eight pixels are black.
+    pub(crate) comb: bool,
+    /// Whether all this is as it was when the whole row above was drawn.
+    pub(crate) same: bool,
 }
 
 /// Nobody looks.
@@ -29,28 +46,16 @@ pub(crate) struct NoScreen;
 
 impl Screen for NoScreen {
     const DRAWS: bool = false;
-    fn row(&mut self, _row: u32) -> Option<&mut [u8]> {
-        None
-    }
-    fn shade(&self, index: u8) -> u8 {
-        index
-    }
+    fn draw(&mut self, _row: u32, _from: u32, _to: u32, _look: Option<Look<'_>>) {}
 }
 
 /// A clock before all frames.
 const LONG_AGO: i32 = i32::MIN / 2;
 
-const P0: usize = 0;
-const P1: usize = 1;
-const M0: usize = 2;
-const M1: usize = 3;
-const BL: usize = 4;
-const PF: usize = 5;
-
 /// The picture registers, the objects' places, and how far the frame is drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Beam {
-    /// The clock, from the frame's first line on, up to which the picture is done.
+    /// The latest clock at which something has shown.
     clock: u32,
     /// The clock at which the current line began, and its row in the picture.
     line_start: u32,
@@ -61,53 +66,62 @@ pub(crate) struct Beam {
     combs: bool,
 
     vblank: bool,
-    sizes: [u8; 2],
+    pub(super) sizes: [u8; 2],
     /// The colours of player 0, player 1, playfield and background.
     colours: [u8; 4],
     /// Whether colours are lost in this frame: palette indices are odd then.
     faded: bool,
-    control: u8,
+    pub(super) control: u8,
     /// The playfield's 20 bits, leftmost in bit 0.
-    playfield: u32,
+    pub(super) playfield: u32,
     /// Whether the right half of the current line shows the playfield mirrored.
-    reflect: bool,
-    mirrored: [bool; 2],
-    graphics: [u8; 2],
-    old_graphics: [u8; 2],
-    delayed: [bool; 2],
-    missiles_on: [bool; 2],
-    ball_on: bool,
-    old_ball_on: bool,
-    ball_delayed: bool,
+    pub(super) reflect: bool,
+    pub(super) mirrored: [bool; 2],
+    pub(super) graphics: [u8; 2],
+    pub(super) old_graphics: [u8; 2],
+    pub(super) delayed: [bool; 2],
+    pub(super) missiles_on: [bool; 2],
+    pub(super) ball_on: bool,
+    pub(super) old_ball_on: bool,
+    pub(super) ball_delayed: bool,
     /// Missiles held, invisible, at the middle of their player.
-    locked: [bool; 2],
+    pub(super) locked: [bool; 2],
     motions: [u8; 5],
-    positions: [u8; 5],
+    pub(super) positions: [u8; 5],
     /// Players whose first copy is missing until the line ends, for they were placed anew.
-    skip_first: [bool; 2],
-    /// Whether the line's first eight pixels are blanked by HMOVE.
+    pub(super) skip_first: [bool; 2],
+    /// Whether HMOVE blanks the first eight pixels of the line, and of the next one.
     comb: bool,
+    comb_next: bool,
     hmove_clock: i32,
     /// The starfield of Cosmic Ark: a motion that HMOVE left running.
     stars: bool,
     star_phase: u8,
-    star_shape: StarShape,
+    pub(super) star_shape: StarShape,
 
     /// Two bits per collision register, D7 above D6.
     collided: u16,
-    /// The pixels of the six objects, where `stale` does not name them.
-    objects: [Line; 6],
-    stale: u8,
-    /// Which objects have any pixels at all.
-    live: u8,
-    /// Whether the objects as they are have been looked at for collisions over a whole line.
-    line_known: bool,
+    /// The pixel of the current line from which on collisions count.
+    counts_from: u8,
+    /// The pixel of the current line up to which it is drawn.
+    drawn: u8,
+    /// The objects that have changed inside the current line, up to which pixel, and what they
+    /// have shown before.
+    cut: u8,
+    cut_at: [u8; 6],
+    shown: [Line; 6],
+
+    /// Whether anything has changed since a whole row was drawn.
+    #[serde(skip)]
+    changed: Changed,
+    #[serde(skip)]
+    pub(super) sketch: Sketch,
 }
 
 impl Beam {
     pub(crate) fn new(window: (u32, u32), combs: bool) -> Self {
         Self {
-            clock: window.0,
+            clock: 0,
             line_start: window.0,
             row: 0,
             window,
@@ -132,15 +146,19 @@ impl Beam {
             positions: [0; 5],
             skip_first: [false; 2],
             comb: false,
+            comb_next: false,
             hmove_clock: LONG_AGO,
             stars: false,
             star_phase: 0,
             star_shape: StarShape::Plain,
             collided: 0,
-            objects: [EMPTY; 6],
-            stale: 0,
-            live: 0,
-            line_known: false,
+            counts_from: 0,
+            drawn: 0,
+            cut: 0,
+            cut_at: [0; 6],
+            shown: [EMPTY; 6],
+            changed: Changed(true),
+            sketch: Sketch::default(),
         }
     }
 
@@ -148,10 +166,12 @@ impl Beam {
     ///
     /// A PAL television loses the colours of a frame that follows one with an odd number of lines.
     pub(crate) fn start_frame(&mut self, faded: bool) {
-        self.clock = self.window.0;
+        self.clock = 0;
         self.line_start = self.window.0;
         self.row = 0;
+        self.start_line();
         self.faded = faded;
+        self.changed = Changed(true);
         self.hmove_clock = LONG_AGO;
     }
 
@@ -164,85 +184,369 @@ impl Beam {
         self.window
     }
 
-    /// The clock up to which the picture is done.
-    pub(crate) fn clock(&self) -> u32 {
-        self.clock
-    }
-
     /// The two bits of a collision register, at the top of a byte.
     pub(crate) fn collisions(&self, register: usize) -> u8 {
         ((self.collided >> (2 * register)) as u8) << 6
     }
 
-    /// Replays one write.
-    #[inline]
-    pub(crate) fn write<S: Screen>(&mut self, write: Write, screen: &mut S) {
-        let clock = u32::from(write.cycle) * 3;
-        if self.shows::<S>(write) {
-            self.advance(clock + delay(write), screen);
-        }
-        self.apply(write, clock, screen);
-    }
-
-    /// Whether a write changes pixels or collisions from its moment on: for all others the beam
-    /// need not stop.
+    /// Replays one write: lets the beam run up to the clock at which the write shows, if it
+    /// changes pixels or collisions at all, then changes the register.
     #[inline(always)]
-    fn shows<S: Screen>(&self, write: Write) -> bool {
-        let Write {
-            register, value, ..
-        } = write;
+    pub(crate) fn write<S: Screen>(&mut self, write: Write, screen: &mut S) {
+        let clock = u32::from(write.cycle()) * 3;
+        let (register, value) = (write.register(), write.value());
         match register {
-            0x01 => self.vblank != (value & 2 != 0),
+            0x01 => {
+                let vblank = value & 2 != 0;
+                if self.vblank != vblank {
+                    self.settle(clock + 1, screen);
+                    self.counts_from = self.place();
+                    self.vblank = vblank;
+                    self.changed = Changed(true);
+                }
+            }
             0x04 | 0x05 => {
                 let player = usize::from(register - 0x04);
-                self.sizes[player] != value
+                if self.sizes[player] != value
                     || self.skip_first[player]
                     || self.star_shape != StarShape::Plain
+                {
+                    self.reach(clock + 8, screen);
+                    self.cut::<S>(player);
+                    self.cut::<S>(M0 + player);
+                    self.sizes[player] = value;
+                    self.plain_star(player);
+                    self.skip_first[player] = false;
+                }
             }
-            0x06..=0x09 => S::DRAWS && self.colours[usize::from(register - 0x06)] != value & 0xFE,
-            0x0A => self.control != value || self.reflect != (value & 1 != 0),
-            0x0B | 0x0C => self.mirrored[usize::from(register - 0x0B)] != (value & 8 != 0),
+            0x06..=0x09 => {
+                let colour = &mut self.colours[usize::from(register - 0x06)];
+                if !S::DRAWS {
+                    *colour = value & 0xFE;
+                } else if *colour != value & 0xFE {
+                    self.settle(clock, screen);
+                    self.colours[usize::from(register - 0x06)] = value & 0xFE;
+                    self.changed = Changed(true);
+                }
+            }
+            0x0A => {
+                if self.control != value || self.reflect != (value & 1 != 0) {
+                    if S::DRAWS {
+                        self.settle(clock, screen);
+                    } else {
+                        self.reach(clock, screen);
+                    }
+                    self.cut::<S>(BL);
+                    self.cut::<S>(PF);
+                    self.control = value;
+                    // The right half keeps its kind once the beam is there.
+                    if clock % LINE_CLOCKS < BLANK + 79 {
+                        self.reflect = value & 1 != 0;
+                    }
+                }
+            }
+            0x0B | 0x0C => {
+                let player = usize::from(register - 0x0B);
+                let mirrored = value & 8 != 0;
+                if self.mirrored[player] != mirrored {
+                    self.reach(clock + 1, screen);
+                    self.cut::<S>(player);
+                    self.mirrored[player] = mirrored;
+                }
+            }
             0x0D..=0x0F => {
                 let (mask, bits) = playfield_part(register, value);
-                self.playfield & mask != bits
+                if self.playfield & mask != bits {
+                    // The phase in the line: it has a multiple of four cycles.
+                    let delay = [4, 5, 2, 3][usize::from(write.cycle() & 3)];
+                    self.reach(clock + delay, screen);
+                    self.cut::<S>(PF);
+                    self.playfield = (self.playfield & !mask) | bits;
+                }
             }
-            0x1B | 0x1C => {
-                let player = usize::from(register - 0x1B);
-                let other = 1 - player;
-                (!self.delayed[player] && self.graphics[player] != value)
-                    || (self.delayed[other] && self.old_graphics[other] != self.graphics[other])
-                    || (player == 1 && self.ball_delayed && self.old_ball_on != self.ball_on)
+            0x10 | 0x11 => self.place_player(usize::from(register - 0x10), clock, screen),
+            0x12 | 0x13 => {
+                let missile = M0 + usize::from(register - 0x12);
+                self.reach(clock + 8, screen);
+                self.cut::<S>(missile);
+                self.plain_star(missile - M0);
+                self.place_small(missile, clock);
             }
-            0x1D | 0x1E => self.missiles_on[usize::from(register - 0x1D)] != (value & 2 != 0),
-            0x1F => !self.ball_delayed && self.ball_on != (value & 2 != 0),
-            0x20..=0x24 | 0x2B => false,
-            0x25 | 0x26 => self.delayed[usize::from(register - 0x25)] != (value & 1 != 0),
-            0x27 => self.ball_delayed != (value & 1 != 0),
-            0x28 | 0x29 => self.locked[usize::from(register - 0x28)] != (value & 2 != 0),
-            _ => true,
+            0x14 => {
+                self.reach(clock, screen);
+                self.cut::<S>(BL);
+                self.place_small(BL, clock);
+            }
+            0x1B | 0x1C => self.write_graphics(usize::from(register - 0x1B), value, clock, screen),
+            0x1D | 0x1E => {
+                let player = usize::from(register - 0x1D);
+                let on = value & 2 != 0;
+                if self.missiles_on[player] != on {
+                    self.reach(clock, screen);
+                    self.cut::<S>(M0 + player);
+                    self.missiles_on[player] = on;
+                }
+            }
+            0x1F => {
+                let on = value & 2 != 0;
+                if self.ball_on != on {
+                    if !self.ball_delayed {
+                        self.reach(clock, screen);
+                        self.cut::<S>(BL);
+                    }
+                    self.ball_on = on;
+                }
+            }
+            0x22 => {
+                // A motion changed from 7 to 6 just as its last clock is due never ends.
+                let due = clock as i32 == self.hmove_clock + 63;
+                if due && self.motions[M0] == 0x70 && value & 0xF0 == 0x60 {
+                    self.stars = true;
+                    self.star_phase = 0;
+                }
+                self.motions[M0] = value & 0xF0;
+            }
+            0x20..=0x24 => self.motions[usize::from(register - 0x20)] = value & 0xF0,
+            0x25 | 0x26 => {
+                let player = usize::from(register - 0x25);
+                let delayed = value & 1 != 0;
+                if self.delayed[player] != delayed {
+                    self.reach(clock, screen);
+                    self.cut::<S>(player);
+                    self.delayed[player] = delayed;
+                }
+            }
+            0x27 => {
+                let delayed = value & 1 != 0;
+                if self.ball_delayed != delayed {
+                    self.reach(clock, screen);
+                    self.cut::<S>(BL);
+                    self.ball_delayed = delayed;
+                }
+            }
+            0x28 | 0x29 => {
+                let player = usize::from(register - 0x28);
+                let lock = value & 2 != 0;
+                if self.locked[player] != lock {
+                    self.reach(clock, screen);
+                    self.cut::<S>(M0 + player);
+                    self.lock_missile(player, lock);
+                }
+            }
+            0x2A => {
+                self.reach(clock, screen);
+                self.strobe_motion::<S>(usize::from(write.cycle() % 76), clock);
+            }
+            0x2B => self.motions = [0; 5],
+            0x2C => {
+                self.reach(clock, screen);
+                self.counts_from = self.place();
+                self.collided = 0;
+                self.sketch.apart = 0;
+            }
+            _ => {}
         }
     }
 
-    /// Lets the beam run up to `clock`.
-    #[inline]
-    pub(crate) fn advance<S: Screen>(&mut self, clock: u32, screen: &mut S) {
-        let to = clock.min(self.window.1);
-        while self.clock < to {
-            if self.clock == self.line_start + LINE_CLOCKS {
-                self.line_start = self.clock;
-                self.row += 1;
+    /// Lets the beam run up to `clock`, and draws or looks for collisions up to there.
+    pub(crate) fn settle<S: Screen>(&mut self, clock: u32, screen: &mut S) {
+        self.reach(clock, screen);
+        let place = self.place();
+        if S::DRAWS {
+            self.draw(place, screen);
+        } else {
+            self.collide(place);
+            // The blanked pixels are behind the beam.
+            if place >= 8 {
+                self.comb = false;
+            }
+        }
+    }
+
+    /// GRP0 and GRP1: each also makes the other player's last graphics its old ones.
+    #[inline(always)]
+    fn write_graphics<S: Screen>(&mut self, player: usize, value: u8, clock: u32, screen: &mut S) {
+        let other = 1 - player;
+        let new = !self.delayed[player] && self.graphics[player] != value;
+        let late = self.delayed[other] && self.old_graphics[other] != self.graphics[other];
+        let ball = player == P1 && self.ball_delayed && self.old_ball_on != self.ball_on;
+        if new || late || ball {
+            self.reach(clock + 1, screen);
+            if new {
+                self.cut::<S>(player);
+            }
+            if late {
+                self.cut::<S>(other);
+            }
+            if ball {
+                self.cut::<S>(BL);
+            }
+        }
+        self.graphics[player] = value;
+        self.old_graphics[other] = self.graphics[other];
+        if player == P1 {
+            self.old_ball_on = self.ball_on;
+        }
+    }
+
+    /// Lets the beam run into the line of `clock`.
+    #[inline(always)]
+    fn reach<S: Screen>(&mut self, clock: u32, screen: &mut S) {
+        self.clock = self.clock.max(clock);
+        if self.clock > self.line_start + LINE_CLOCKS {
+            self.run_lines(screen);
+        }
+    }
+
+    /// Ends all lines that the beam has left.
+    fn run_lines<S: Screen>(&mut self, screen: &mut S) {
+        while self.clock > self.line_start + LINE_CLOCKS && self.line_start < self.window.1 {
+            if S::DRAWS {
+                self.draw(WIDTH as u8, screen);
+            } else {
+                self.collide(WIDTH as u8);
+            }
+            self.comb = self.comb_next;
+            self.comb_next = false;
+            self.start_line();
+            self.line_start += LINE_CLOCKS;
+            self.row += 1;
+            // Below the picture the beam is not followed.
+            if self.line_start < self.window.1 {
                 self.end_line();
             }
-            let from = (self.clock - self.line_start).max(BLANK);
-            let end = (to - self.line_start).min(LINE_CLOCKS);
-            if end > from {
-                self.draw(from - BLANK, end - BLANK, screen);
-            }
-            self.clock = self.line_start + end;
         }
     }
 
-    /// What happens when the beam turns, noticed when it starts to draw the next line.
+    fn start_line(&mut self) {
+        self.counts_from = 0;
+        self.drawn = 0;
+        let mut cut = std::mem::take(&mut self.cut);
+        while cut != 0 {
+            let object = (cut.trailing_zeros() as usize).min(PF);
+            cut &= cut - 1;
+            self.shown[object] = EMPTY;
+            self.cut_at[object] = 0;
+        }
+    }
+
+    /// The pixel at which the beam is in its line: none is left of it outside of the picture.
+    #[inline(always)]
+    fn place(&self) -> u8 {
+        if self.line_start >= self.window.1 {
+            return 0;
+        }
+        let pixels = self.clock.saturating_sub(self.line_start + BLANK);
+        pixels.min(WIDTH) as u8
+    }
+
+    /// Before an object changes: keeps what it has shown in this line.
+    #[inline(always)]
+    fn cut<S: Screen>(&mut self, object: usize) {
+        if self.clock > self.line_start + BLANK {
+            self.cut_inside::<S>(object);
+        }
+        self.touch(object);
+    }
+
+    fn cut_inside<S: Screen>(&mut self, object: usize) {
+        let place = self.place();
+        // Nothing shows in the vertical blank.
+        if place <= self.cut_at[object] || self.vblank {
+            return;
+        }
+        let live = self.live();
+        // What has shown only matters for collisions if there is an object that it may have met.
+        let pairs = PAIRS_OF[usize::from((live | self.cut) & 63)] & PAIRS_WITH[object];
+        let matters = S::DRAWS || pairs & !self.collided != 0;
+        if matters && live >> object & 1 != 0 {
+            self.refresh(1 << object);
+            let span = lines::span(self.cut_at[object], place);
+            let seen = lines::common(&self.sketch.objects()[object], &span);
+            self.shown[object] = lines::both(&self.shown[object], &seen);
+        }
+        self.cut |= 1 << object;
+        self.cut_at[object] = place;
+    }
+
+    /// What the objects show in this line where some were cut.
+    fn patched(&self, live: u8) -> [Line; 6] {
+        let mut objects = *self.sketch.objects();
+        let mut cut = self.cut;
+        while cut != 0 {
+            let object = (cut.trailing_zeros() as usize).min(PF);
+            cut &= cut - 1;
+            let mut line = self.shown[object];
+            if live >> object & 1 != 0 {
+                let rest = lines::span(self.cut_at[object], WIDTH as u8);
+                line = lines::both(&line, &lines::common(&objects[object], &rest));
+            }
+            objects[object] = line;
+        }
+        objects
+    }
+
+    /// Draws the current line up to a pixel.
+    fn draw<S: Screen>(&mut self, to: u8, screen: &mut S) {
+        if to <= self.drawn {
+            return;
+        }
+        let (from, to) = (u32::from(self.drawn), u32::from(to));
+        let whole = from == 0 && to == WIDTH;
+        if self.vblank {
+            screen.draw(self.row, from, to, None);
+        } else {
+            let same = whole && !self.changed.0 && !self.comb;
+            let mut live = self.live();
+            self.refresh(live);
+            let patched;
+            let objects = if self.cut == 0 {
+                self.sketch.objects()
+            } else {
+                patched = self.patched(live);
+                live |= self.cut;
+                &patched
+            };
+            let look = Look {
+                objects,
+                live,
+                colours: self.colours.map(|colour| colour | u8::from(self.faded)),
+                control: self.control,
+                comb: self.comb,
+                same,
+            };
+            screen.draw(self.row, from, to, Some(look));
+        }
+        self.changed = Changed(!whole || self.vblank || self.comb || self.cut != 0);
+        self.drawn = to as u8;
+    }
+
+    /// Looks for collisions in the current line up to a pixel. They latch: a pair that has met
+    /// once, or that had a whole line to meet in as it is, need not be looked at.
+    fn collide(&mut self, to: u8) {
+        if to <= self.counts_from || self.vblank {
+            return;
+        }
+        let live = self.live();
+        let met_or_apart = self.collided | self.sketch.apart;
+        let pairs = PAIRS_OF[usize::from((live | self.cut) & 63)] & !met_or_apart;
+        if pairs == 0 {
+            return;
+        }
+        let whole = self.counts_from == 0 && u32::from(to) == WIDTH;
+        let span = lines::span(self.counts_from, to);
+        self.refresh(live);
+        if self.cut == 0 {
+            self.collided |= met(pairs, self.sketch.objects(), &span);
+            if whole {
+                self.sketch.apart |= pairs;
+            }
+        } else {
+            self.collided |= met(pairs, &self.patched(live), &span);
+        }
+    }
+
+    /// What happens when the beam turns, noticed when it is inside the next line.
     fn end_line(&mut self) {
         for player in 0..2 {
             if self.skip_first[player] {
@@ -269,122 +573,10 @@ impl Beam {
         }
     }
 
+    #[inline(always)]
     fn touch(&mut self, object: usize) {
-        self.stale |= 1 << object;
-    }
-
-    /// Changes a register.
-    fn apply<S: Screen>(&mut self, write: Write, clock: u32, screen: &mut S) {
-        let Write {
-            cycle,
-            register,
-            value,
-        } = write;
-        let place = clock % LINE_CLOCKS;
-        match register {
-            0x01 => self.vblank = value & 2 != 0,
-            0x04 | 0x05 => {
-                let player = usize::from(register - 0x04);
-                self.sizes[player] = value;
-                self.plain_star(player);
-                self.skip_first[player] = false;
-                self.touch(player);
-                self.touch(M0 + player);
-            }
-            0x06..=0x09 => self.colours[usize::from(register - 0x06)] = value & 0xFE,
-            0x0A => {
-                self.control = value;
-                // The right half keeps its kind once the beam is there.
-                if place < BLANK + 79 {
-                    self.reflect = value & 1 != 0;
-                }
-                self.touch(BL);
-                self.touch(PF);
-            }
-            0x0B | 0x0C => {
-                let player = usize::from(register - 0x0B);
-                self.mirrored[player] = value & 8 != 0;
-                self.touch(player);
-            }
-            0x0D..=0x0F => {
-                let (mask, bits) = playfield_part(register, value);
-                if self.playfield & mask != bits {
-                    self.playfield = (self.playfield & !mask) | bits;
-                    self.touch(PF);
-                }
-            }
-            0x10 | 0x11 => self.place_player(usize::from(register - 0x10), clock, screen),
-            0x12 | 0x13 => {
-                let missile = M0 + usize::from(register - 0x12);
-                self.plain_star(missile - M0);
-                self.positions[missile] = self
-                    .odd_place(missile, clock)
-                    .unwrap_or_else(|| reset_position(place, 4, 2));
-                self.touch(missile);
-            }
-            0x14 => {
-                self.positions[BL] = self
-                    .odd_place(BL, clock)
-                    .unwrap_or_else(|| reset_position(place, 4, 2));
-                self.touch(BL);
-            }
-            0x1B | 0x1C => {
-                let player = usize::from(register - 0x1B);
-                let other = 1 - player;
-                if self.graphics[player] != value {
-                    self.graphics[player] = value;
-                    if !self.delayed[player] {
-                        self.touch(player);
-                    }
-                }
-                if self.old_graphics[other] != self.graphics[other] {
-                    self.old_graphics[other] = self.graphics[other];
-                    if self.delayed[other] {
-                        self.touch(other);
-                    }
-                }
-                if player == 1 && self.old_ball_on != self.ball_on {
-                    self.old_ball_on = self.ball_on;
-                    self.touch(BL);
-                }
-            }
-            0x1D | 0x1E => {
-                let player = usize::from(register - 0x1D);
-                self.missiles_on[player] = value & 2 != 0;
-                self.touch(M0 + player);
-            }
-            0x1F => {
-                self.ball_on = value & 2 != 0;
-                self.touch(BL);
-            }
-            0x22 => {
-                // A motion changed from 7 to 6 just as its last clock is due never ends.
-                let due = clock as i32 == self.hmove_clock + 63;
-                if due && self.motions[M0] == 0x70 && value & 0xF0 == 0x60 {
-                    self.stars = true;
-                    self.star_phase = 0;
-                }
-                self.motions[M0] = value & 0xF0;
-            }
-            0x20..=0x24 => self.motions[usize::from(register - 0x20)] = value & 0xF0,
-            0x25 | 0x26 => {
-                let player = usize::from(register - 0x25);
-                self.delayed[player] = value & 1 != 0;
-                self.touch(player);
-            }
-            0x27 => {
-                self.ball_delayed = value & 1 != 0;
-                self.touch(BL);
-            }
-            0x28 | 0x29 => self.lock_missile(usize::from(register - 0x28), value & 2 != 0),
-            0x2A => self.strobe_motion(i32::from(cycle % 76), clock),
-            0x2B => self.motions = [0; 5],
-            0x2C => {
-                self.collided = 0;
-                self.line_known = false;
-            }
-            _ => {}
-        }
+        self.sketch.touch(object);
+        self.changed = Changed(true);
     }
 
     fn plain_star(&mut self, player: usize) {
@@ -395,15 +587,23 @@ impl Beam {
 
     /// RESP0 and RESP1.
     fn place_player<S: Screen>(&mut self, player: usize, clock: u32, screen: &mut S) {
+        self.reach(clock, screen);
         let new = reset_position(clock % LINE_CLOCKS, 5, 3);
         let old = self.positions[player];
         let moment = Moment::of(self.sizes[player], old, new);
         if moment == Moment::Drawing {
-            self.advance(clock + 11, screen);
+            self.reach(clock + 11, screen);
         }
+        self.cut::<S>(player);
         self.positions[player] = new;
         self.skip_first[player] = moment != Moment::Starting;
-        self.touch(player);
+    }
+
+    /// RESM0, RESM1 and RESBL.
+    fn place_small(&mut self, object: usize, clock: u32) {
+        self.positions[object] = self
+            .odd_place(object, clock)
+            .unwrap_or_else(|| reset_position(clock % LINE_CLOCKS, 4, 2));
     }
 
     /// Where a missile or the ball lands whose reset meets the clocks of an HMOVE that is still
@@ -432,307 +632,75 @@ impl Beam {
             self.positions[M0 + player] = moved(self.positions[player], middle);
         }
         self.locked[player] = lock;
-        self.touch(M0 + player);
     }
 
     /// HMOVE.
-    fn strobe_motion(&mut self, cycle: i32, clock: u32) {
+    #[inline(always)]
+    fn strobe_motion<S: Screen>(&mut self, cycle: usize, clock: u32) {
         if self.combs && motion::blanks(cycle) {
-            self.comb = true;
+            if self.place() < 8 {
+                self.comb = true;
+            } else {
+                self.comb_next = true;
+            }
         }
-        self.skip_first = [false; 2];
+        for player in [P0, P1] {
+            if self.skip_first[player] {
+                self.cut::<S>(player);
+                self.skip_first[player] = false;
+            }
+        }
         self.stars = false;
-        self.plain_star(0);
-        self.touch(P0);
-        self.touch(P1);
-        self.touch(M0);
+        if self.star_shape != StarShape::Plain {
+            self.cut::<S>(M0);
+            self.star_shape = StarShape::Plain;
+        }
+        self.hmove_clock = clock as i32;
+        if self.motions == [0; 5] && motion::rests(cycle) {
+            return;
+        }
         for object in P0..=BL {
             let pixels = motion::motion(cycle, self.motions[object]);
             if pixels != 0 {
+                self.cut::<S>(object);
                 self.positions[object] = moved(self.positions[object], pixels);
-                self.touch(object);
             }
-        }
-        self.hmove_clock = clock as i32;
-    }
-
-    /// Brings the pixels of changed objects up to date.
-    fn refresh(&mut self) {
-        let mut stale = std::mem::take(&mut self.stale);
-        self.line_known = false;
-        while stale != 0 {
-            let object = stale.trailing_zeros() as usize;
-            stale &= stale - 1;
-            let line = match object {
-                P0 | P1 => self.player_line(object),
-                M0 | M1 => self.missile_line(object - M0),
-                BL => self.ball_line(),
-                _ => lines::playfield(self.playfield, self.reflect),
-            };
-            let bit = 1 << object;
-            if line == EMPTY {
-                self.live &= !bit;
-            } else {
-                self.live |= bit;
-            }
-            self.objects[object.min(PF)] = line;
-        }
-    }
-
-    fn player_line(&self, player: usize) -> Line {
-        let mut bits = if self.delayed[player] {
-            self.old_graphics[player]
-        } else {
-            self.graphics[player]
-        };
-        let mut line = EMPTY;
-        if bits == 0 {
-            return line;
-        }
-        if !self.mirrored[player] {
-            bits = bits.reverse_bits();
-        }
-        let size = usize::from(self.sizes[player] & 7);
-        // Wide players start a pixel late.
-        let (pattern, late) = match size {
-            5 => (u64::from(DOUBLE[usize::from(bits)]), 1),
-            7 => (quadruple(bits), 1),
-            _ => (u64::from(bits), 0),
-        };
-        let copies = COPIES[size];
-        let first = usize::from(self.skip_first[player]);
-        for offset in copies.iter().skip(first) {
-            lines::place(
-                &mut line,
-                pattern,
-                u32::from(self.positions[player]) + offset + late,
-            );
-        }
-        line
-    }
-
-    fn missile_line(&self, player: usize) -> Line {
-        let mut line = EMPTY;
-        if !self.missiles_on[player] || self.locked[player] {
-            return line;
-        }
-        let mut size = self.sizes[player];
-        if player == 0 {
-            match self.star_shape {
-                StarShape::Plain => {}
-                StarShape::Wide => size |= 0x10,
-                StarShape::Hidden => return line,
-            }
-        }
-        let pattern = (1 << (1 << (size >> 4 & 3))) - 1;
-        for offset in COPIES[usize::from(size & 7)] {
-            lines::place(
-                &mut line,
-                pattern,
-                u32::from(self.positions[M0 + player]) + offset,
-            );
-        }
-        line
-    }
-
-    fn ball_line(&self) -> Line {
-        let mut line = EMPTY;
-        let on = if self.ball_delayed {
-            self.old_ball_on
-        } else {
-            self.ball_on
-        };
-        if on {
-            let pattern = (1 << (1 << (self.control >> 4 & 3))) - 1;
-            lines::place(&mut line, pattern, u32::from(self.positions[BL]));
-        }
-        line
-    }
-
-    /// Makes the pixels `from..to` of the current row.
-    #[inline]
-    fn draw<S: Screen>(&mut self, from: u32, to: u32, screen: &mut S) {
-        if self.vblank {
-            if S::DRAWS {
-                let black = screen.shade(0);
-                if let Some(pixels) = screen.row(self.row) {
-                    pixels[from as usize..to as usize].fill(black);
-                }
-            }
-        } else {
-            if self.stale != 0 {
-                self.refresh();
-            }
-            // Collisions latch: a pair that has met once, or whose objects are as they were when
-            // they last had a whole line to meet in, need not be looked at.
-            let pairs = PAIRS_OF[usize::from(self.live & 63)] & !self.collided;
-            if !S::DRAWS && pairs != 0 && !self.line_known {
-                let whole = from == 0 && to == WIDTH;
-                if whole {
-                    self.collide(pairs, &[!0; 3]);
-                    self.line_known = true;
-                } else {
-                    self.collide(pairs, &lines::span(from, to));
-                }
-            }
-            if S::DRAWS {
-                let black = screen.shade(0);
-                let colours = self
-                    .colours
-                    .map(|colour| screen.shade(colour | u8::from(self.faded)));
-                if let Some(pixels) = screen.row(self.row) {
-                    self.paint(pixels, from, to, colours);
-                    if self.comb && from < 8 {
-                        pixels[from as usize..(to as usize).min(8)].fill(black);
-                    }
-                }
-            }
-        }
-        if from < 8 && to >= 8 {
-            self.comb = false;
-        }
-    }
-
-    #[inline]
-    fn collide(&mut self, mut pairs: u16, span: &Line) {
-        while pairs != 0 {
-            let bit = pairs.trailing_zeros() as usize;
-            pairs &= pairs - 1;
-            let (first, second) = PAIRS[bit & 15];
-            let (first, second) = (&self.objects[first], &self.objects[second]);
-            let both = (first[0] & second[0] & span[0])
-                | (first[1] & second[1] & span[1])
-                | (first[2] & second[2] & span[2]);
-            if both != 0 {
-                self.collided |= 1 << bit;
-            }
-        }
-    }
-
-    /// Paints a span: the background, then the objects from the hindmost to the foremost.
-    fn paint(&self, pixels: &mut [u8], from: u32, to: u32, colours: [u8; 4]) {
-        let [player0, player1, field, back] = colours;
-        pixels[from as usize..to as usize].fill(back);
-        if self.live == 0 {
-            return;
-        }
-        let span = lines::span(from, to);
-        let [p0, p1, m0, m1, ball, playfield] = &self.objects;
-        let first = lines::both(p0, m0);
-        let second = lines::both(p1, m1);
-        if self.control & 4 != 0 {
-            lines::paint(pixels, &second, &span, player1);
-            lines::paint(pixels, &first, &span, player0);
-            lines::paint(pixels, &lines::both(playfield, ball), &span, field);
-        } else if self.control & 2 != 0 {
-            // The two halves of the playfield belong to the players, in colour and in priority.
-            let left = lines::common(playfield, &LEFT_HALF);
-            let right = lines::common(playfield, &RIGHT_HALF);
-            lines::paint(pixels, ball, &span, field);
-            lines::paint(pixels, &lines::both(&second, &right), &span, player1);
-            lines::paint(pixels, &lines::both(&first, &left), &span, player0);
-        } else {
-            lines::paint(pixels, &lines::both(playfield, ball), &span, field);
-            lines::paint(pixels, &second, &span, player1);
-            lines::paint(pixels, &first, &span, player0);
         }
     }
 }
 
-const LEFT_HALF: Line = [!0, 0xFFFF, 0];
-const RIGHT_HALF: Line = [0, !0xFFFF, !0];
-
-/// How missile 0 looks on a line of the starfield.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum StarShape {
-    Plain,
-    Wide,
-    Hidden,
+/// Which of some pairs of objects meet within a span.
+#[inline(always)]
+fn met(mut pairs: u16, objects: &[Line; 6], span: &Line) -> u16 {
+    let mut met = 0;
+    while pairs != 0 {
+        let bit = pairs.trailing_zeros() as usize;
+        pairs &= pairs - 1;
+        let (first, second) = PAIRS[bit & 15];
+        let (first, second) = (&objects[first], &objects[second]);
+        let both = (first[0] & second[0] & span[0])
+            | (first[1] & second[1] & span[1])
+            | (first[2] & second[2] & span[2]);
+        met |= u16::from(both != 0) << bit;
+    }
+    met
 }
 
-/// How a player's reset meets the copies that are on their way to the screen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moment {
-    /// Away from all copies.
-    Between,
-    /// A copy has been triggered and is about to start.
-    Starting,
-    /// A copy is being drawn.
-    Drawing,
-}
+/// Whether the next row has to be drawn anew; no part of the state, so that all are equal.
+#[derive(Clone, Copy, Debug)]
+struct Changed(bool);
 
-impl Moment {
-    fn of(size: u8, old: u8, new: u8) -> Self {
-        let size = usize::from(size & 7);
-        let width = match size {
-            5 => 16,
-            7 => 32,
-            _ => 8,
-        };
-        for offset in COPIES[size] {
-            let after = (u32::from(new) + 2 * WIDTH - u32::from(old) - offset) % WIDTH;
-            if after < 4 {
-                return Self::Starting;
-            }
-            if after < 4 + width {
-                return Self::Drawing;
-            }
-        }
-        Self::Between
+impl Default for Changed {
+    fn default() -> Self {
+        Self(true)
     }
 }
 
-/// Where the copies of a player or missile start, by the low bits of its size register.
-const COPIES: [&[u32]; 8] = [
-    &[0],
-    &[0, 16],
-    &[0, 32],
-    &[0, 16, 32],
-    &[0, 64],
-    &[0],
-    &[0, 32, 64],
-    &[0],
-];
-
-/// Which two objects each collision bit is about: D6 and D7 of the eight registers in turn.
-const PAIRS: [(usize, usize); 16] = [
-    (M0, P0),
-    (M0, P1),
-    (M1, P1),
-    (M1, P0),
-    (P0, BL),
-    (P0, PF),
-    (P1, BL),
-    (P1, PF),
-    (M0, BL),
-    (M0, PF),
-    (M1, BL),
-    (M1, PF),
-    (BL, BL),
-    (BL, PF),
-    (M0, M1),
-    (P0, P1),
-];
-/// The bit that no collision sets.
-const UNUSED_BIT: usize = 12;
-
-/// Which collision bits a set of objects can set.
-const PAIRS_OF: [u16; 64] = {
-    let mut table = [0; 64];
-    let mut live = 0;
-    while live < 64 {
-        let mut bit = 0;
-        while bit < 16 {
-            let (first, second) = PAIRS[bit];
-            if bit != UNUSED_BIT && live >> first & live >> second & 1 != 0 {
-                table[live] |= 1 << bit;
-            }
-            bit += 1;
-        }
-        live += 1;
+impl PartialEq for Changed {
+    fn eq(&self, _other: &Self) -> bool {
+        true
     }
-    table
-};
+}
 
 /// Which of the playfield's 20 bits a register holds, and what a value makes of them.
 #[inline(always)]
@@ -741,16 +709,6 @@ fn playfield_part(register: u8, value: u8) -> (u32, u32) {
         0x0D => (0x0_000F, u32::from(value >> 4)),
         0x0E => (0x0_0FF0, u32::from(value.reverse_bits()) << 4),
         _ => (0xF_F000, u32::from(value) << 12),
-    }
-}
-
-/// How many clocks after the processor's write the picture changes.
-fn delay(write: Write) -> u32 {
-    match write.register {
-        0x04 | 0x05 | 0x12 | 0x13 => 8,
-        0x0D..=0x0F => [4, 5, 2, 3][usize::from(write.cycle % 76) & 3],
-        0x01 | 0x0B | 0x0C | 0x1B | 0x1C => 1,
-        _ => 0,
     }
 }
 
@@ -763,30 +721,14 @@ fn reset_position(place: u32, latency: u32, in_blank: u8) -> u8 {
     }
 }
 
+/// A position up to 33 pixels to either side of another.
 fn moved(position: u8, pixels: i32) -> u8 {
-    (i32::from(position) + pixels).rem_euclid(WIDTH as i32) as u8
-}
-
-/// Eight bits at twice their width.
-const DOUBLE: [u16; 256] = {
-    let mut table = [0; 256];
-    let mut bits = 0;
-    while bits < 256 {
-        let mut bit = 0;
-        while bit < 8 {
-            if bits >> bit & 1 != 0 {
-                table[bits] |= 0b11 << (bit * 2);
-            }
-            bit += 1;
-        }
-        bits += 1;
+    let moved = i32::from(position) + pixels;
+    if moved < 0 {
+        (moved + WIDTH as i32) as u8
+    } else if moved >= WIDTH as i32 {
+        (moved - WIDTH as i32) as u8
+    } else {
+        moved as u8
     }
-    table
-};
-
-/// Eight bits at four times their width.
-fn quadruple(bits: u8) -> u64 {
-    let double = DOUBLE[usize::from(bits)].to_le_bytes();
-    let [low, high] = double.map(|half| u64::from(DOUBLE[usize::from(half)]));
-    low | high << 16
 }

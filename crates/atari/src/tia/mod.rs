@@ -7,19 +7,83 @@
 pub(crate) mod beam;
 pub(crate) mod lines;
 mod motion;
+mod objects;
+pub(crate) mod paint;
+pub(crate) mod shadow;
 
 use serde::{Deserialize, Serialize};
 
 use crate::controllers::Inputs;
 use beam::{Beam, NoScreen};
+use shadow::Shadow;
 
-/// One write to a picture register.
+/// One write to a picture register: the processor cycle, counted from the start of the frame's
+/// first line, the register and the value, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Write {
-    /// The processor cycle, counted from the start of the frame's first line.
-    pub(crate) cycle: u16,
-    pub(crate) register: u8,
-    pub(crate) value: u8,
+pub(crate) struct Write(u32);
+
+impl Write {
+    #[inline(always)]
+    pub(crate) fn new(cycle: u16, register: u8, value: u8) -> Self {
+        Self(u32::from(cycle) << 16 | u32::from(register) << 8 | u32::from(value))
+    }
+
+    #[inline(always)]
+    pub(crate) fn cycle(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    #[inline(always)]
+    pub(crate) fn register(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    #[inline(always)]
+    pub(crate) fn value(self) -> u8 {
+        self.0 as u8
+    }
+}
+
+/// The writes of a frame, in a buffer that is there before they come.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    buffer: Vec<Write>,
+    used: usize,
+}
+
+impl Log {
+    /// An empty log.
+    pub(crate) fn new() -> Self {
+        let empty = Write(0);
+        Self {
+            buffer: vec![empty; 2048],
+            used: 0,
+        }
+    }
+
+    /// What was written.
+    pub(crate) fn writes(&self) -> &[Write] {
+        &self.buffer[..self.used.min(self.buffer.len())]
+    }
+
+    /// Forgets all writes.
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// Adds a write.
+    pub(crate) fn push(&mut self, write: Write) {
+        if self.used >= self.buffer.len() {
+            self.buffer.resize(self.buffer.len() * 2, write);
+        }
+        self.buffer[self.used] = write;
+        self.used += 1;
+    }
+
+    /// The whole buffer, and how much of it is used, for whoever fills it in place.
+    pub(crate) fn room(&mut self) -> (&mut [Write], &mut usize) {
+        (&mut self.buffer, &mut self.used)
+    }
 }
 
 /// Clocks of the beam in a line; the processor runs at a third of it.
@@ -44,6 +108,8 @@ pub(crate) struct Tia {
     charging_since: i64,
     /// The cycle of the last access: how far the beam is drawn.
     pub(crate) touched: i64,
+    #[serde(skip)]
+    pub(crate) shadow: Shadow,
 }
 
 impl Tia {
@@ -56,12 +122,18 @@ impl Tia {
             dumping: false,
             charging_since: 0,
             touched: 0,
+            shadow: Shadow::default(),
         }
     }
 
     /// The chip after a reset.
     pub(crate) fn fresh(&self) -> Self {
         Self::new(self.last_line, self.beam.window(), self.beam.combs())
+    }
+
+    /// The cycle from which on a write ends the frame.
+    pub(crate) fn frame_end(&self) -> u32 {
+        ((self.last_line + 1) * LINE_CYCLES).clamp(0, 60_000) as u32
     }
 
     pub(crate) fn rebase(&mut self, cycles: i64) {
@@ -79,7 +151,31 @@ impl Tia {
             self.beam.write(*write, &mut NoScreen);
         }
         self.replayed = writes.len();
-        self.beam.advance(clock_of(self.touched), &mut NoScreen);
+        self.beam.settle(clock_of(self.touched), &mut NoScreen);
+    }
+
+    /// After which cycle an input pin (registers 8 to 15) reads as up; never where there is none.
+    pub(crate) fn pin_up_after(&self, register: usize, inputs: &Inputs) -> Option<i64> {
+        match register {
+            8..=11 if !self.dumping => {
+                let needed = inputs.charge_cycles(register - 8)?;
+                if needed == 0 {
+                    return Some(i64::MIN);
+                }
+                // The reference reckons without signs: what was full before the frame began
+                // counts as empty until the next dump.
+                let full = self.charging_since + needed;
+                (full >= 0).then_some(full)
+            }
+            12 | 13 if inputs.button_up(register - 12) => Some(i64::MIN),
+            _ => None,
+        }
+    }
+
+    /// The state of the paddles' capacitors: whether they are held empty, and when they last began
+    /// to charge.
+    pub(crate) fn charge(&self) -> (bool, i64) {
+        (self.dumping, self.charging_since)
     }
 
     pub(crate) fn read(
@@ -98,21 +194,10 @@ impl Tia {
                 self.catch_up(writes);
                 self.beam.collisions(register) | floating
             }
-            8..=11 => {
-                let charged = match inputs.charge_cycles(register - 8) {
-                    None => false,
-                    Some(0) => !self.dumping,
-                    // The reference reckons without signs: what was full before the frame began
-                    // counts as empty until the next dump.
-                    Some(needed) => {
-                        let full = self.charging_since + needed;
-                        !self.dumping && full >= 0 && cycle > full
-                    }
-                };
-                u8::from(charged) << 7 | floating
+            _ => {
+                let up = self.pin_up_after(register, inputs);
+                u8::from(up.is_some_and(|after| cycle > after)) << 7 | floating
             }
-            12 | 13 => u8::from(inputs.button_up(register - 12)) << 7 | floating,
-            _ => floating,
         }
     }
 
@@ -122,7 +207,7 @@ impl Tia {
         address: u16,
         value: u8,
         cycle: i64,
-        writes: &mut Vec<Write>,
+        log: &mut Log,
     ) -> (i64, bool) {
         let register = (address & 0x3F) as u8;
         self.touched = cycle;
@@ -151,11 +236,9 @@ impl Tia {
                     }
                     self.dumping = dump;
                 }
-                writes.push(Write {
-                    cycle: short_cycle(cycle),
-                    register,
-                    value,
-                });
+                if let Some(value) = self.shadow.write(register, value) {
+                    log.push(Write::new(short_cycle(cycle), register, value));
+                }
             }
             _ => {}
         }

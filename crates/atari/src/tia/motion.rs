@@ -7,18 +7,50 @@
 /// between 0 and 15 of them. Strobed early, the blanking of eight pixels makes up for eight, and
 /// the extra clocks that come too late for the horizontal blank are lost. Strobed late in a line,
 /// the clocks of the running line have no effect and those in the next blank move to the left.
-pub(crate) fn motion(cycle: i32, nibble: u8) -> i32 {
-    let clocks = i32::from((nibble >> 4) ^ 8);
-    match cycle {
-        0..=20 => 8 - clocks.min(15 - ((3 * cycle - 7).max(0) / 4)),
-        21..=54 => 0,
-        55..=74 => -(clocks - (222 - 3 * cycle) / 4).max(0),
-        _ => 8 - clocks,
+#[inline(always)]
+pub(super) fn motion(cycle: usize, nibble: u8) -> i32 {
+    i32::from(MOTIONS[usize::from(nibble >> 4)][cycle % 76])
+}
+
+const MOTIONS: [[i8; 76]; 16] = {
+    let mut table = [[0; 76]; 16];
+    let mut nibble = 0;
+    while nibble < 16 {
+        let mut cycle = 0;
+        while cycle < 76 {
+            table[nibble][cycle] = extra_clocks(cycle as i32, nibble as i32);
+            cycle += 1;
+        }
+        nibble += 1;
     }
+    table
+};
+
+const fn extra_clocks(cycle: i32, nibble: i32) -> i8 {
+    let clocks = nibble ^ 8;
+    let pixels = match cycle {
+        0..=20 => {
+            let late = 3 * cycle - 7;
+            let most = 15 - if late < 0 { 0 } else { late / 4 };
+            8 - if clocks < most { clocks } else { most }
+        }
+        21..=54 => 0,
+        55..=74 => {
+            let moved = clocks - (222 - 3 * cycle) / 4;
+            if moved < 0 { 0 } else { -moved }
+        }
+        _ => 8 - clocks,
+    };
+    pixels as i8
+}
+
+/// Whether a strobe at `cycle` of a line leaves objects without motion where they are.
+pub(super) fn rests(cycle: usize) -> bool {
+    MOTIONS[0][cycle % 76] == 0
 }
 
 /// Whether a strobe at `cycle` of a line blanks the first eight pixels.
-pub(crate) fn blanks(cycle: i32) -> bool {
+pub(super) fn blanks(cycle: usize) -> bool {
     cycle <= 20 || cycle == 75
 }
 

@@ -13,7 +13,7 @@ use starling_atari::ale::Ale;
 use starling_atari::controllers::Action as Press;
 use starling_atari::games::{self, Game};
 use starling_atari::palette;
-use starling_atari::picture::{Resizer, SIDE};
+use starling_atari::picture::{Resizer, SIDE, pool};
 use starling_envs::atari::roms;
 use starling_envs::{Env, EnvOptions, EnvSpec, ObsMut, Rollout, VecEnv, registry, stream};
 use starling_tree::{Array, DType, Tree};
@@ -130,7 +130,8 @@ fn parts(id: &str) -> Result<[f64; 3], BenchError> {
     let resizer = Resizer::new(ale.console());
     let grays = palette::grays(ale.console().format());
     let size = 160 * ale.console().height();
-    let (mut last, mut before, mut square) = (vec![0; size], vec![0; size], [0; SIDE * SIDE]);
+    let [mut last, mut before, mut pooled] = [(); 3].map(|()| vec![0; size]);
+    let mut square = [0; SIDE * SIDE];
     let mut rng = stream(0, "actions", 0);
     let mut times = [const { Vec::new() }; 3];
     for _ in 0..STEPS {
@@ -143,11 +144,9 @@ fn parts(id: &str) -> Result<[f64; 3], BenchError> {
         let played = Instant::now();
         ale.console().shaded_screen(false, &grays, &mut last);
         ale.console().shaded_screen(true, &grays, &mut before);
-        for (pixel, other) in last.iter_mut().zip(&before) {
-            *pixel = (*pixel).max(*other);
-        }
         let drawn = Instant::now();
-        resizer.resize(&last, &mut square);
+        let changed = pool(&mut pooled, &last, Some(&before));
+        resizer.resize_rows(&pooled, &changed, &mut square);
         times[0].push((played - start).as_secs_f64() * 1e6);
         times[1].push((drawn - played).as_secs_f64() * 1e6);
         times[2].push(drawn.elapsed().as_secs_f64() * 1e6);

@@ -505,7 +505,7 @@ impl Env for AtariEnv {
             .running
             .as_ref()
             .filter(|running| running.episode.started)?;
-        save(&(running.ale.save(), &running.episode, &running.picture.full))
+        save(&(running.ale.save(), &running.episode, running.picture.full()))
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), EnvError> {
@@ -516,7 +516,7 @@ impl Env for AtariEnv {
         let episode = &running.episode;
         if saved.game.game().name != game
             || saved.episode.stack.len() != episode.stack.len()
-            || saved.full.len() != running.picture.full.len()
+            || saved.full.len() != running.picture.full().len()
             || saved.episode.oldest >= saved.episode.stack.len()
             || !saved.episode.oldest.is_multiple_of(length)
         {
@@ -527,7 +527,7 @@ impl Env for AtariEnv {
         }
         running.ale.restore(&saved.game);
         running.episode = saved.episode;
-        running.picture.full = saved.full;
+        running.picture.set_full(saved.full);
         Ok(())
     }
 }

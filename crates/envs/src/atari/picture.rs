@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use starling_atari::ale::Ale;
 use starling_atari::palette;
-use starling_atari::picture::{Resizer, SIDE};
+use starling_atari::picture::{Resizer, SIDE, pool};
 
 use super::bilinear::{Aligned, Bilinear};
 use super::options::{Observation, Resize};
@@ -27,14 +27,16 @@ pub(super) struct Picture {
     way: Way,
     /// The pooled picture, plane by plane, or where frames are resized first the pooled square;
     /// empty for memory.
-    pub(super) full: Vec<u8>,
+    full: Vec<u8>,
+    /// The pooled picture resized by area, of which only rows that change are made anew.
+    square: Vec<u8>,
 }
 
 /// How frames become what is shown.
 enum Way {
     /// Pooled and shown as they are.
     Whole,
-    /// Pooled, then resized by area.
+    /// Pooled, then resized by area, into `square`.
     Area(Arc<Resizer>),
     /// Each resized, then pooled.
     Bilinear(Box<Bilinear>),
@@ -98,6 +100,10 @@ impl Picture {
             grays: palette::grays(format),
             colours,
             full: vec![0; length],
+            square: match way {
+                Way::Area(_) => vec![0; SIDE * SIDE],
+                _ => Vec::new(),
+            },
             way,
         }
     }
@@ -112,12 +118,46 @@ impl Picture {
         self.shape(1).iter().product()
     }
 
+    /// The full-size picture, or what takes its place.
+    pub(super) fn full(&self) -> &[u8] {
+        &self.full
+    }
+
+    /// Puts a picture back that [`full`](Picture::full) gave.
+    pub(super) fn set_full(&mut self, full: Vec<u8>) {
+        self.full = full;
+        if let Way::Area(resizer) = &self.way {
+            resizer.resize(&self.full, &mut self.square);
+        }
+    }
+
     /// Draws frames and writes what an observation shows of them.
     pub(super) fn draw(&mut self, ale: &Ale, frames: Frames, out: &mut [u8]) {
         let console = ale.console();
         let pixels = self.height * WIDTH;
         SCRATCH.with_borrow_mut(|(other, indices)| match (self.kind, &self.way) {
             (Observation::Ram, _) => {}
+            (_, Way::Area(resizer)) => {
+                other.resize(pixels, 0);
+                indices.resize(pixels, 0);
+                let changed = match frames {
+                    Frames::Last => {
+                        console.shaded_screen(false, &self.grays, other);
+                        pool(&mut self.full, other, None)
+                    }
+                    Frames::LastTwo => {
+                        console.shaded_screen(false, &self.grays, other);
+                        console.shaded_screen(true, &self.grays, indices);
+                        pool(&mut self.full, other, Some(indices))
+                    }
+                    Frames::ShownAndBefore => {
+                        other.copy_from_slice(&self.full);
+                        console.shaded_screen(true, &self.grays, indices);
+                        pool(&mut self.full, other, Some(indices))
+                    }
+                };
+                resizer.resize_rows(&self.full, &changed, &mut self.square);
+            }
             (Observation::Gray84 | Observation::Gray104 | Observation::Gray, way)
                 if !matches!(way, Way::Aligned(_)) =>
             {
@@ -135,7 +175,9 @@ impl Picture {
                 if frames != Frames::Last {
                     other.resize(self.full.len(), 0);
                     draw(true, other);
-                    pool(&mut self.full, other);
+                    for (pixel, other) in self.full.iter_mut().zip(other.iter()) {
+                        *pixel = (*pixel).max(*other);
+                    }
                 }
             }
             _ => {
@@ -169,7 +211,7 @@ impl Picture {
         match &self.way {
             _ if self.kind == Observation::Ram => out.copy_from_slice(ale.ram()),
             Way::Whole | Way::Bilinear(_) => out.copy_from_slice(&self.full),
-            Way::Area(resizer) => resizer.resize(&self.full, out),
+            Way::Area(_) => out.copy_from_slice(&self.square),
             Way::Cropped(bilinear) => {
                 let rows = WIDTH..self.full.len() - WIDTH;
                 bilinear.resize(&self.full[rows], out);
@@ -187,12 +229,6 @@ pub(super) fn shape(kind: Observation, stack: usize, height: usize) -> Vec<usize
         Observation::Gray => vec![stack, height, WIDTH],
         Observation::Rgb => vec![3 * stack, height, WIDTH],
         Observation::Ram => vec![stack, RAM],
-    }
-}
-
-fn pool(picture: &mut [u8], other: &[u8]) {
-    for (pixel, other) in picture.iter_mut().zip(other) {
-        *pixel = (*pixel).max(*other);
     }
 }
 

@@ -1,159 +1,48 @@
-//! The processor: a 6507, with the undocumented opcodes that games use.
-//!
-//! Timing follows the Arcade Learning Environment: the whole base cost of an instruction is
-//! counted right after its opcode is fetched, and all its accesses happen at that one moment.
+//! Every instruction, with every access through the whole bus.
 
-use serde::{Deserialize, Serialize};
-
+use super::core::Core;
+use super::{BREAK, DECIMAL, INTERRUPT};
 use crate::bus::Bus;
-use crate::cartridge::{IMAGE, Region};
-use crate::riot::Poll;
-
-/// The registers between two runs of the processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Registers {
-    /// The accumulator.
-    pub(crate) a: u8,
-    /// Index X.
-    pub(crate) x: u8,
-    /// Index Y.
-    pub(crate) y: u8,
-    /// The stack pointer.
-    pub(crate) s: u8,
-    /// The status flags, as `PHP` would push them without its B bit.
-    pub(crate) p: u8,
-    /// The program counter: all 16 bits, though only 13 leave the chip.
-    pub(crate) pc: u16,
-    /// Whether an opcode that no program can leave has stopped the processor.
-    pub(crate) jammed: bool,
-}
-
-impl Registers {
-    /// The registers after a reset that starts at `pc`.
-    pub(crate) fn new(pc: u16) -> Self {
-        Self {
-            a: 0,
-            x: 0,
-            y: 0,
-            s: 0xFF,
-            p: 0x20,
-            pc,
-            jammed: false,
-        }
-    }
-}
-
-/// Runs instructions until the frame ends or `limit` instructions are done. Returns whether the
-/// frame ended.
-pub(crate) fn run(bus: &mut Bus<'_>, limit: u32) -> bool {
-    let mut core = Core::new(&bus.machine.cpu, bus.machine.cycle);
-    core.left = limit;
-    let image = bus.rom.image();
-    while core.left > 0 && !core.stop {
-        core.left -= 1;
-        // Inside a plain stretch of the cartridge the longest instruction is fetched at once.
-        let offset = core.pc.wrapping_sub(core.region.start);
-        if u32::from(offset) + 2 < u32::from(core.region.length) {
-            let at = core.region.image + usize::from(offset);
-            let byte = |index: usize| image[(at + index) & (IMAGE - 1)];
-            core.ahead = u16::from_le_bytes([byte(1), byte(2)]);
-            core.pc = core.pc.wrapping_add(1);
-            core.seen = byte(0);
-            core.step::<true>(bus, byte(0));
-        } else {
-            core = core.step_slowly(bus);
-        }
-    }
-    bus.machine.cycle = core.cycle;
-    bus.machine.cpu = core.registers();
-    core.stop
-}
-
-const CARRY: u8 = 0x01;
-const ZERO: u8 = 0x02;
-const INTERRUPT: u8 = 0x04;
-const DECIMAL: u8 = 0x08;
-const BREAK: u8 = 0x10;
-const ALWAYS: u8 = 0x20;
-const OVERFLOW: u8 = 0x40;
-const NEGATIVE: u8 = 0x80;
-
-/// The registers while running, laid out so that the compiler keeps them in the host's registers:
-/// nothing that is called out of line ever borrows this.
-#[derive(Clone, Copy)]
-struct Core {
-    a: u8,
-    x: u8,
-    y: u8,
-    s: u8,
-    pc: u16,
-    /// The byte whose top bit is the N flag.
-    n: u8,
-    /// The byte that is zero when the Z flag is set.
-    z: u8,
-    c: bool,
-    v: bool,
-    /// The D and I flags, where P holds them.
-    di: u8,
-    /// The last byte on the data bus before an access: what floating bits read.
-    seen: u8,
-    cycle: i64,
-    stop: bool,
-    jammed: bool,
-    /// The plain stretch of the cartridge that the program is in.
-    region: Region,
-    /// The bytes after the opcode, when fetched at once.
-    ahead: u16,
-    /// How many instructions may still run.
-    left: u32,
-    /// Whether the last branch went back over one three-byte instruction, as a wait for the timer
-    /// does.
-    polls: bool,
-}
 
 /// Reads an operand's address, and counts the cycle that crossing a page costs a read.
 macro_rules! address {
     ($core:ident, $bus:ident, zp) => {
-        u16::from($core.fetch::<AHEAD>($bus))
+        u16::from($core.fetch($bus))
     };
     ($core:ident, $bus:ident, zpx) => {
-        u16::from($core.fetch::<AHEAD>($bus).wrapping_add($core.x))
+        u16::from($core.fetch($bus).wrapping_add($core.x))
     };
     ($core:ident, $bus:ident, zpy) => {
-        u16::from($core.fetch::<AHEAD>($bus).wrapping_add($core.y))
+        u16::from($core.fetch($bus).wrapping_add($core.y))
     };
     ($core:ident, $bus:ident, abs) => {
-        $core.fetch_word::<AHEAD>($bus)
+        $core.fetch_word($bus)
     };
     ($core:ident, $bus:ident, absx) => {{
-        let base = $core.fetch_word::<AHEAD>($bus);
+        let base = $core.fetch_word($bus);
         $core.indexed(base, $core.x)
     }};
     ($core:ident, $bus:ident, absy) => {{
-        let base = $core.fetch_word::<AHEAD>($bus);
+        let base = $core.fetch_word($bus);
         $core.indexed(base, $core.y)
     }};
     ($core:ident, $bus:ident, absxw) => {
-        $core
-            .fetch_word::<AHEAD>($bus)
-            .wrapping_add(u16::from($core.x))
+        $core.fetch_word($bus).wrapping_add(u16::from($core.x))
     };
     ($core:ident, $bus:ident, absyw) => {
-        $core
-            .fetch_word::<AHEAD>($bus)
-            .wrapping_add(u16::from($core.y))
+        $core.fetch_word($bus).wrapping_add(u16::from($core.y))
     };
     ($core:ident, $bus:ident, indx) => {{
-        let pointer = $core.fetch::<AHEAD>($bus).wrapping_add($core.x);
+        let pointer = $core.fetch($bus).wrapping_add($core.x);
         $core.pointer($bus, pointer)
     }};
     ($core:ident, $bus:ident, indy) => {{
-        let pointer = $core.fetch::<AHEAD>($bus);
+        let pointer = $core.fetch($bus);
         let base = $core.pointer($bus, pointer);
         $core.indexed(base, $core.y)
     }};
     ($core:ident, $bus:ident, indyw) => {{
-        let pointer = $core.fetch::<AHEAD>($bus);
+        let pointer = $core.fetch($bus);
         $core
             .pointer($bus, pointer)
             .wrapping_add(u16::from($core.y))
@@ -163,18 +52,18 @@ macro_rules! address {
 /// Reads an operand.
 macro_rules! operand {
     ($core:ident, $bus:ident, imm) => {
-        $core.fetch::<AHEAD>($bus)
+        $core.fetch($bus)
     };
     ($core:ident, $bus:ident, zp) => {{
-        let address = $core.fetch::<AHEAD>($bus);
+        let address = $core.fetch($bus);
         $core.read_zero_page($bus, address)
     }};
     ($core:ident, $bus:ident, zpx) => {{
-        let address = $core.fetch::<AHEAD>($bus).wrapping_add($core.x);
+        let address = $core.fetch($bus).wrapping_add($core.x);
         $core.read_zero_page($bus, address)
     }};
     ($core:ident, $bus:ident, zpy) => {{
-        let address = $core.fetch::<AHEAD>($bus).wrapping_add($core.y);
+        let address = $core.fetch($bus).wrapping_add($core.y);
         $core.read_zero_page($bus, address)
     }};
     ($core:ident, $bus:ident, $mode:ident) => {{
@@ -195,57 +84,10 @@ macro_rules! modify {
 }
 
 impl Core {
-    fn new(registers: &Registers, cycle: i64) -> Self {
-        let mut core = Self {
-            a: registers.a,
-            x: registers.x,
-            y: registers.y,
-            s: registers.s,
-            pc: registers.pc,
-            n: 0,
-            z: 0,
-            c: false,
-            v: false,
-            di: 0,
-            seen: 0,
-            cycle,
-            stop: false,
-            jammed: registers.jammed,
-            region: Region::NOWHERE,
-            ahead: 0,
-            left: 0,
-            polls: false,
-        };
-        core.set_status(registers.p);
-        core
-    }
-
-    #[inline(always)]
-    fn registers(&self) -> Registers {
-        Registers {
-            a: self.a,
-            x: self.x,
-            y: self.y,
-            s: self.s,
-            p: self.status(),
-            pc: self.pc,
-            jammed: self.jammed,
-        }
-    }
-
-    /// One instruction byte by byte, for where touching the cartridge does more than read. By
-    /// value, so that nothing borrows the registers.
-    #[inline(never)]
-    fn step_slowly(mut self, bus: &mut Bus<'_>) -> Self {
-        let opcode = self.fetch::<false>(bus);
-        self.step::<false>(bus, opcode);
-        self.region = bus.machine.cartridge.region(self.pc);
-        self
-    }
-
+    /// Runs one instruction.
     #[rustfmt::skip]
-    #[inline(always)]
-    fn step<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>, opcode: u8) {
+    pub(super) fn step(&mut self, bus: &mut Bus<'_>) {
+        let opcode = self.fetch(bus);
         match opcode {
             // Loads.
             0xA9 => { self.cycle += 2; self.a = operand!(self, bus, imm); self.flags(self.a); }
@@ -391,28 +233,18 @@ impl Core {
             0x7E => { self.cycle += 7; modify!(self, bus, absxw, rotate_right); }
 
             // Branches, jumps and calls.
-            0x10 => {
-                self.branch::<AHEAD>(bus, self.n & 0x80 == 0);
-                if AHEAD && self.polls {
-                    self.skip_polls(bus, Poll::UntilNegative);
-                }
-            }
-            0x30 => self.branch::<AHEAD>(bus, self.n & 0x80 != 0),
-            0x50 => self.branch::<AHEAD>(bus, !self.v),
-            0x70 => self.branch::<AHEAD>(bus, self.v),
-            0x90 => self.branch::<AHEAD>(bus, !self.c),
-            0xB0 => self.branch::<AHEAD>(bus, self.c),
-            0xD0 => {
-                self.branch::<AHEAD>(bus, self.z != 0);
-                if AHEAD && self.polls {
-                    self.skip_polls(bus, Poll::UntilZero);
-                }
-            }
-            0xF0 => self.branch::<AHEAD>(bus, self.z == 0),
-            0x4C => { self.cycle += 3; self.pc = self.fetch_word::<AHEAD>(bus); }
+            0x10 => self.branch(bus, self.n & 0x80 == 0),
+            0x30 => self.branch(bus, self.n & 0x80 != 0),
+            0x50 => self.branch(bus, !self.v),
+            0x70 => self.branch(bus, self.v),
+            0x90 => self.branch(bus, !self.c),
+            0xB0 => self.branch(bus, self.c),
+            0xD0 => self.branch(bus, self.z != 0),
+            0xF0 => self.branch(bus, self.z == 0),
+            0x4C => { self.cycle += 3; self.pc = self.fetch_word(bus); }
             0x6C => {
                 self.cycle += 5;
-                let at = self.fetch_word::<AHEAD>(bus);
+                let at = self.fetch_word(bus);
                 let low = self.read(bus, at);
                 // The chip does not carry into the page of the pointer's second byte.
                 let high = self.read(bus, (at & 0xFF00) | (at.wrapping_add(1) & 0xFF));
@@ -420,11 +252,11 @@ impl Core {
             }
             0x20 => {
                 self.cycle += 6;
-                let low = self.fetch::<AHEAD>(bus);
+                let low = self.fetch(bus);
                 let back = self.pc;
                 self.push(bus, (back >> 8) as u8);
                 self.push(bus, back as u8);
-                let high = self.fetch::<AHEAD>(bus);
+                let high = self.fetch(bus);
                 self.pc = u16::from_le_bytes([low, high]);
             }
             0x60 => {
@@ -466,14 +298,13 @@ impl Core {
             0xF8 => { self.cycle += 2; self.di |= DECIMAL; }
             0xEA => self.cycle += 2,
 
-            _ => self.undocumented::<AHEAD>(bus, opcode),
+            _ => self.undocumented(bus, opcode),
         }
     }
 
     /// The opcodes that no manual lists.
     #[rustfmt::skip]
-    #[inline(always)]
-    fn undocumented<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>, opcode: u8) {
+    fn undocumented(&mut self, bus: &mut Bus<'_>, opcode: u8) {
         match opcode {
             // Loads and stores of A and X together.
             // The reference counts one cycle more here than the chip does.
@@ -567,19 +398,19 @@ impl Core {
             }
 
             // Stores that mix the address's high byte in.
-            0x9F => { self.cycle += 5; let base = self.fetch_word::<AHEAD>(bus); self.store_mixed(bus, base, self.y, self.a & self.x); }
+            0x9F => { self.cycle += 5; let base = self.fetch_word(bus); self.store_mixed(bus, base, self.y, self.a & self.x); }
             0x93 => {
                 self.cycle += 6;
-                let pointer = self.fetch::<AHEAD>(bus);
+                let pointer = self.fetch(bus);
                 let base = self.pointer(bus, pointer);
                 self.store_mixed(bus, base, self.y, self.a & self.x);
             }
-            0x9E => { self.cycle += 5; let base = self.fetch_word::<AHEAD>(bus); self.store_mixed(bus, base, self.y, self.x); }
-            0x9C => { self.cycle += 5; let base = self.fetch_word::<AHEAD>(bus); self.store_mixed(bus, base, self.x, self.y); }
+            0x9E => { self.cycle += 5; let base = self.fetch_word(bus); self.store_mixed(bus, base, self.y, self.x); }
+            0x9C => { self.cycle += 5; let base = self.fetch_word(bus); self.store_mixed(bus, base, self.x, self.y); }
             0x9B => {
                 self.cycle += 5;
                 self.s = self.a & self.x;
-                let base = self.fetch_word::<AHEAD>(bus);
+                let base = self.fetch_word(bus);
                 self.store_mixed(bus, base, self.y, self.s);
             }
             0xBB => {
@@ -605,374 +436,4 @@ impl Core {
             }
         }
     }
-
-    // Memory.
-
-    #[inline(always)]
-    fn fetch<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>) -> u8 {
-        let byte = if AHEAD {
-            let byte = self.ahead as u8;
-            self.ahead >>= 8;
-            self.seen = byte;
-            byte
-        } else {
-            self.read(bus, self.pc)
-        };
-        self.pc = self.pc.wrapping_add(1);
-        byte
-    }
-
-    #[inline(always)]
-    fn fetch_word<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>) -> u16 {
-        let low = self.fetch::<AHEAD>(bus);
-        let high = self.fetch::<AHEAD>(bus);
-        u16::from_le_bytes([low, high])
-    }
-
-    #[inline(always)]
-    fn read(&mut self, bus: &mut Bus<'_>, address: u16) -> u8 {
-        let offset = address.wrapping_sub(self.region.start);
-        let byte = if offset < self.region.length {
-            bus.rom.byte(self.region.image + usize::from(offset))
-        } else if address & 0x1280 == 0x0080 {
-            bus.machine.ram[usize::from(address & 0x7F)]
-        } else {
-            if address & 0x1000 != 0 {
-                self.region = Region::NOWHERE;
-            }
-            bus.read(address, self.seen, self.cycle)
-        };
-        self.seen = byte;
-        byte
-    }
-
-    #[inline(always)]
-    fn read_zero_page(&mut self, bus: &mut Bus<'_>, address: u8) -> u8 {
-        let byte = bus.read_zero_page(address, self.seen, self.cycle);
-        self.seen = byte;
-        byte
-    }
-
-    #[inline(always)]
-    fn write(&mut self, bus: &mut Bus<'_>, address: u16, value: u8) {
-        if address & 0x1280 == 0x0080 {
-            bus.machine.ram[usize::from(address & 0x7F)] = value;
-        } else {
-            self.write_device(bus, address, value);
-        }
-        self.seen = value;
-    }
-
-    #[inline(always)]
-    fn write_zero_page(&mut self, bus: &mut Bus<'_>, address: u8, value: u8) {
-        if address & 0x80 != 0 {
-            bus.machine.ram[usize::from(address & 0x7F)] = value;
-        } else {
-            self.write_device(bus, u16::from(address), value);
-        }
-        self.seen = value;
-    }
-
-    #[inline(always)]
-    fn write_device(&mut self, bus: &mut Bus<'_>, address: u16, value: u8) {
-        let (cycle, stop) = bus.write_device(address, value, self.cycle);
-        if address & 0x1000 != 0 {
-            self.region = Region::NOWHERE;
-        }
-        self.cycle = cycle;
-        self.stop |= stop;
-    }
-
-    #[inline(always)]
-    fn indexed(&mut self, base: u16, index: u8) -> u16 {
-        let address = base.wrapping_add(u16::from(index));
-        self.cycle += i64::from((base ^ address) & 0xFF00 != 0);
-        address
-    }
-
-    #[inline(always)]
-    fn pointer(&mut self, bus: &mut Bus<'_>, at: u8) -> u16 {
-        let low = self.read_zero_page(bus, at);
-        let high = self.read_zero_page(bus, at.wrapping_add(1));
-        u16::from_le_bytes([low, high])
-    }
-
-    #[inline(always)]
-    fn push(&mut self, bus: &mut Bus<'_>, value: u8) {
-        self.write_zero_page(bus, self.s, value);
-        self.s = self.s.wrapping_sub(1);
-    }
-
-    /// Before pulling, the chip reads where the stack pointer still is: the byte stays on the bus
-    /// for whatever floats there.
-    #[inline(always)]
-    fn glance(&mut self, bus: &mut Bus<'_>) {
-        if self.s & 0x80 != 0 {
-            self.seen = bus.machine.ram[usize::from(self.s & 0x7F)];
-        }
-    }
-
-    #[inline(always)]
-    fn pull(&mut self, bus: &mut Bus<'_>) -> u8 {
-        self.s = self.s.wrapping_add(1);
-        self.read_zero_page(bus, self.s)
-    }
-
-    #[inline(always)]
-    fn store_mixed(&mut self, bus: &mut Bus<'_>, base: u16, index: u8, value: u8) {
-        let mixed = value & ((base >> 8) as u8).wrapping_add(1);
-        self.write(bus, base.wrapping_add(u16::from(index)), mixed);
-    }
-
-    #[inline(always)]
-    fn branch<const AHEAD: bool>(&mut self, bus: &mut Bus<'_>, taken: bool) {
-        self.cycle += 2;
-        let offset = self.fetch::<AHEAD>(bus) as i8;
-        if taken {
-            let target = self.pc.wrapping_add_signed(i16::from(offset));
-            self.polls = AHEAD && offset == -5;
-            self.cycle += if (target ^ self.pc) & 0xFF00 == 0 {
-                1
-            } else {
-                2
-            };
-            self.pc = target;
-        }
-    }
-
-    /// After a jump back over one instruction: where that loads the timer, the turns of the loop
-    /// that cannot end it are counted instead of run. At least one turn is left to run, so that
-    /// registers and flags come out right.
-    #[inline(never)]
-    fn skipped_polls(
-        bus: &Bus<'_>,
-        region: Region,
-        pc: u16,
-        cycle: i64,
-        left: u32,
-        poll: Poll,
-    ) -> (i64, u32) {
-        let offset = pc.wrapping_sub(region.start);
-        if u32::from(offset) + 5 > u32::from(region.length) {
-            return (0, 0);
-        }
-        let byte = |index: usize| bus.rom.byte(region.image + usize::from(offset) + index);
-        let address = u16::from_le_bytes([byte(1), byte(2)]);
-        if !matches!(byte(0), 0xAC..=0xAE) || address & 0x1285 != 0x0284 {
-            return (0, 0);
-        }
-        let after = pc.wrapping_add(5);
-        let turn = if (after ^ pc) & 0xFF00 == 0 { 7 } else { 8 };
-        let until = bus.machine.riot.waits_until(poll);
-        let first_read = cycle + 4;
-        if until <= first_read {
-            return (0, 0);
-        }
-        let turns = ((until - first_read + turn - 1) / turn)
-            .min(i64::from(left / 2) - 1)
-            .max(0);
-        (turns * turn, 2 * turns as u32)
-    }
-
-    #[inline(always)]
-    fn skip_polls(&mut self, bus: &Bus<'_>, poll: Poll) {
-        self.polls = false;
-        let (cycles, instructions) =
-            Self::skipped_polls(bus, self.region, self.pc, self.cycle, self.left, poll);
-        self.cycle += cycles;
-        self.left -= instructions;
-    }
-
-    // Arithmetic.
-
-    #[inline(always)]
-    fn flags(&mut self, value: u8) {
-        self.n = value;
-        self.z = value;
-    }
-
-    #[inline(always)]
-    fn load_both(&mut self, value: u8) {
-        self.a = value;
-        self.x = value;
-        self.flags(value);
-    }
-
-    #[inline(always)]
-    fn and(&mut self, value: u8) {
-        self.a &= value;
-        self.flags(self.a);
-    }
-
-    #[inline(always)]
-    fn or(&mut self, value: u8) {
-        self.a |= value;
-        self.flags(self.a);
-    }
-
-    #[inline(always)]
-    fn eor(&mut self, value: u8) {
-        self.a ^= value;
-        self.flags(self.a);
-    }
-
-    #[inline(always)]
-    fn compare(&mut self, register: u8, value: u8) {
-        self.c = register >= value;
-        self.flags(register.wrapping_sub(value));
-    }
-
-    #[inline(always)]
-    fn bit(&mut self, value: u8) {
-        self.n = value;
-        self.v = value & 0x40 != 0;
-        self.z = self.a & value;
-    }
-
-    #[inline(always)]
-    fn adc(&mut self, value: u8) {
-        if self.di & DECIMAL == 0 {
-            let sum = u16::from(self.a) + u16::from(value) + u16::from(self.c);
-            self.v = !(self.a ^ value) & (self.a ^ sum as u8) & 0x80 != 0;
-            self.c = sum > 0xFF;
-            self.a = sum as u8;
-        } else {
-            let sum = from_decimal(self.a) + from_decimal(value) + u16::from(self.c);
-            let result = to_decimal(sum & 0xFF);
-            self.v = (self.a ^ result) & (result ^ value) & 0x80 != 0;
-            self.c = sum > 99;
-            self.a = result;
-        }
-        self.flags(self.a);
-    }
-
-    #[inline(always)]
-    fn sbc(&mut self, value: u8) {
-        if self.di & DECIMAL == 0 {
-            let value = !value;
-            let sum = u16::from(self.a) + u16::from(value) + u16::from(self.c);
-            self.v = !(self.a ^ value) & (self.a ^ sum as u8) & 0x80 != 0;
-            self.c = sum > 0xFF;
-            self.a = sum as u8;
-        } else {
-            let borrow = u16::from(!self.c);
-            let mut rest = from_decimal(self.a).wrapping_sub(from_decimal(value) + borrow);
-            if rest & 0x8000 != 0 {
-                rest = rest.wrapping_add(100);
-            }
-            // What is still negative comes of digits above nine; the reference then converts the
-            // wrong way round.
-            let result = if rest & 0x8000 != 0 {
-                from_decimal(rest as u8) as u8
-            } else {
-                to_decimal(rest)
-            };
-            self.v = (self.a ^ result) & (result ^ value) & 0x80 != 0;
-            self.c = u16::from(self.a) >= u16::from(value) + borrow;
-            self.a = result;
-        }
-        self.flags(self.a);
-    }
-
-    /// `ARR`: and, then rotate right, with flags from inside the adder.
-    #[inline(always)]
-    fn and_rotate(&mut self, value: u8) {
-        let both = self.a & value;
-        self.a = (both >> 1) | (u8::from(self.c) << 7);
-        self.flags(self.a);
-        if self.di & DECIMAL == 0 {
-            self.c = self.a & 0x40 != 0;
-            self.v = (self.a ^ (self.a << 1)) & 0x40 != 0;
-        } else {
-            self.v = (both ^ self.a) & 0x40 != 0;
-            if (both & 0x0F) + (both & 0x01) > 5 {
-                self.a = (self.a & 0xF0) | (self.a.wrapping_add(6) & 0x0F);
-            }
-            self.c = u16::from(both) + u16::from(both & 0x10) > 0x5F;
-            if self.c {
-                self.a = self.a.wrapping_add(0x60);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn increment(&mut self, value: u8) -> u8 {
-        let result = value.wrapping_add(1);
-        self.flags(result);
-        result
-    }
-
-    #[inline(always)]
-    fn decrement(&mut self, value: u8) -> u8 {
-        let result = value.wrapping_sub(1);
-        self.flags(result);
-        result
-    }
-
-    #[inline(always)]
-    fn shift_left(&mut self, value: u8) -> u8 {
-        self.c = value & 0x80 != 0;
-        let result = value << 1;
-        self.flags(result);
-        result
-    }
-
-    #[inline(always)]
-    fn shift_right(&mut self, value: u8) -> u8 {
-        self.c = value & 1 != 0;
-        let result = value >> 1;
-        self.flags(result);
-        result
-    }
-
-    #[inline(always)]
-    fn rotate_left(&mut self, value: u8) -> u8 {
-        let result = (value << 1) | u8::from(self.c);
-        self.c = value & 0x80 != 0;
-        self.flags(result);
-        result
-    }
-
-    #[inline(always)]
-    fn rotate_right(&mut self, value: u8) -> u8 {
-        let result = (value >> 1) | (u8::from(self.c) << 7);
-        self.c = value & 1 != 0;
-        self.flags(result);
-        result
-    }
-
-    #[inline(always)]
-    fn status(&self) -> u8 {
-        let mut p = ALWAYS | self.di | (self.n & NEGATIVE);
-        if self.c {
-            p |= CARRY;
-        }
-        if self.z == 0 {
-            p |= ZERO;
-        }
-        if self.v {
-            p |= OVERFLOW;
-        }
-        p
-    }
-
-    #[inline(always)]
-    fn set_status(&mut self, p: u8) {
-        self.n = p;
-        self.z = !p & ZERO;
-        self.c = p & CARRY != 0;
-        self.v = p & OVERFLOW != 0;
-        self.di = p & (DECIMAL | INTERRUPT);
-    }
-}
-
-/// Two decimal digits as a number; digits above nine count as they stand.
-fn from_decimal(byte: u8) -> u16 {
-    u16::from(byte >> 4) * 10 + u16::from(byte & 0x0F)
-}
-
-/// The last two decimal digits of a number.
-fn to_decimal(number: u16) -> u8 {
-    let number = number % 100;
-    (((number / 10) << 4) | (number % 10)) as u8
 }

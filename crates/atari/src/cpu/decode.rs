@@ -1,0 +1,258 @@
+//! A cartridge's image, decoded once: what an instruction would be that starts at each byte.
+//!
+//! Only what [`super::fast`] runs has a name of its own here; all else is [`Op::Slow`].
+
+use crate::cartridge::{IMAGE, Mapper};
+
+/// A decoded instruction: what to do, and with what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Code {
+    pub(crate) op: Op,
+    /// Of two instructions in one: what the second one's operand is.
+    pub(crate) second: u8,
+    /// The one or two bytes after the opcode. For a branch: the offset, and above it the cycles
+    /// that it takes when it jumps.
+    pub(crate) operand: u16,
+}
+
+impl Code {
+    const SLOW: Self = Self {
+        op: Op::Slow,
+        second: 0,
+        operand: 0,
+    };
+
+    /// The byte after the opcode.
+    #[inline(always)]
+    pub(crate) fn low(self) -> u8 {
+        self.operand as u8
+    }
+}
+
+/// The decoded image: one entry per byte.
+pub(crate) type Program = [Code; IMAGE];
+
+/// Decodes an image.
+pub(crate) fn decode(image: &[u8; IMAGE], mapper: Mapper) -> Box<Program> {
+    let mut program = Box::new([Code::SLOW; IMAGE]);
+    for (index, code) in program.iter_mut().enumerate() {
+        let byte = |offset: usize| image[(index + offset) & (IMAGE - 1)];
+        let decoded = instruction([byte(0), byte(1), byte(2)], index);
+        // An instruction that reaches the end of its bank is left to whoever fetches byte by byte:
+        // what comes behind it depends on what is mapped there.
+        let bank = if mapper == Mapper::E0 { 0x400 } else { 0x1000 };
+        let length = decoded.op.length();
+        let plain = index % bank + length < bank
+            && (index..index + length).all(|at| !mapper.switches_at((at & 0xFFF) as u16));
+        if plain {
+            *code = decoded;
+        }
+    }
+    // Afterwards, for a pair's second instruction must be plain itself.
+    for index in 0..IMAGE {
+        let first = program[index];
+        let second = program[(index + first.op.length()) & (IMAGE - 1)];
+        program[index] = pair(first, second).unwrap_or(first);
+    }
+    program
+}
+
+/// Two instructions that often follow each other, as one.
+fn pair(first: Code, second: Code) -> Option<Code> {
+    let (op, operand) = match (first.op, second.op) {
+        (Op::LdaImm, Op::StaTia) => (Op::LdaImmSta, first.operand),
+        (Op::LdaRam, Op::StaTia) => (Op::LdaRamSta, first.operand),
+        (Op::LdaZpx, Op::StaTia) => (Op::LdaZpxSta, first.operand),
+        (Op::LdaAbx, Op::StaTia) => (Op::LdaAbxSta, first.operand),
+        (Op::LdaAby, Op::StaTia) => (Op::LdaAbySta, first.operand),
+        (Op::LdaInd, Op::StaTia) => (Op::LdaIndSta, first.operand),
+        (Op::StaTia, Op::StaTia) => (Op::StaSta, first.operand),
+        (Op::Wait, Op::StaTia) => (Op::WaitSta, first.operand),
+        (Op::Dex, Op::Bne) => (Op::DexBne, second.operand),
+        (Op::Dex, Op::Bpl) => (Op::DexBpl, second.operand),
+        (Op::Dey, Op::Bne) => (Op::DeyBne, second.operand),
+        (Op::Dey, Op::Bpl) => (Op::DeyBpl, second.operand),
+        (Op::AslA, Op::AslA) => (Op::AslAsl, 0),
+        (Op::LsrA, Op::LsrA) => (Op::LsrLsr, 0),
+        (Op::Nop, Op::Nop) => (Op::NopNop, 0),
+        (Op::Sec, Op::SbcRam) => (Op::SecSbcRam, second.operand),
+        (Op::LdyRam, Op::LdaInd) => (Op::LdyRamLdaInd, first.operand),
+        _ => return None,
+    };
+    Some(Code {
+        op,
+        second: second.low(),
+        operand,
+    })
+}
+
+/// What the fast loop can run: the instruction and the kind of its operand's place. `Ram` is the
+/// console's memory in page zero, `Tia` a picture register that is only logged, `Zpx` and `Zpy`
+/// page zero indexed, `Abs`, `Abx` and `Aby` a whole address, plain or indexed, `Ind` what a
+/// pointer in memory names, indexed by Y.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[rustfmt::skip]
+pub(crate) enum Op {
+    // Two instructions in one.
+    LdaImmSta, LdaRamSta, LdaZpxSta, LdaAbxSta, LdaAbySta, LdaIndSta, StaSta, WaitSta,
+    DexBne, DexBpl, DeyBne, DeyBpl, AslAsl, LsrLsr, NopNop, SecSbcRam, LdyRamLdaInd,
+    // One.
+    LdaImm, LdaRam, LdaZpx, LdaAbs, LdaAbx, LdaAby, LdaInd, LdaInx,
+    LdxImm, LdxRam, LdxZpy, LdxAbs, LdxAby,
+    LdyImm, LdyRam, LdyZpx, LdyAbs, LdyAbx,
+    LaxRam, LaxInd,
+    AdcImm, AdcRam, AdcZpx, AdcAbs, AdcAbx, AdcAby, AdcInd,
+    SbcImm, SbcRam, SbcZpx, SbcAbs, SbcAbx, SbcAby, SbcInd,
+    AndImm, AndRam, AndZpx, AndAbs, AndAbx, AndAby, AndInd,
+    OraImm, OraRam, OraZpx, OraAbs, OraAbx, OraAby, OraInd,
+    EorImm, EorRam, EorZpx, EorAbs, EorAbx, EorAby, EorInd,
+    CmpImm, CmpRam, CmpZpx, CmpAbs, CmpAbx, CmpAby, CmpInd,
+    CpxImm, CpxRam, CpxAbs,
+    CpyImm, CpyRam, CpyAbs,
+    BitRam, BitAbs,
+    /// Reads of an input pin.
+    LdaPin, BitPin,
+    StaRam, StaTia, StaZpx, StaAbs, StaAbx, StaAby, StaInd,
+    StxRam, StxTia, StxZpy, StxAbs,
+    StyRam, StyTia, StyZpx, StyAbs,
+    SaxRam,
+    /// A store to the register that halts the processor until the next line.
+    Wait,
+    IncRam, IncZpx, DecRam, DecZpx, DcpRam,
+    AslRam, AslZpx, LsrRam, LsrZpx, RolRam, RolZpx, RorRam, RorZpx,
+    AslA, LsrA, RolA, RorA,
+    Inx, Iny, Dex, Dey,
+    Tax, Tay, Txa, Tya, Tsx, Txs,
+    Pha, Php, Pla, Plp,
+    Bpl, Bmi, Bvc, Bvs, Bcc, Bcs, Bne, Beq,
+    Jmp, JmpInd, Jsr, Rts,
+    Clc, Sec, Cld, Sed, Clv, Cli, Sei,
+    Nop, NopImm, NopRam,
+    /// Everything else.
+    Slow,
+}
+
+impl Op {
+    /// The bytes of the instruction; three for what is fetched byte by byte anyway.
+    #[rustfmt::skip]
+    fn length(self) -> usize {
+        match self {
+            Op::AslA | Op::LsrA | Op::RolA | Op::RorA
+            | Op::Inx | Op::Iny | Op::Dex | Op::Dey
+            | Op::Tax | Op::Tay | Op::Txa | Op::Tya | Op::Tsx | Op::Txs
+            | Op::Pha | Op::Php | Op::Pla | Op::Plp | Op::Rts
+            | Op::Clc | Op::Sec | Op::Cld | Op::Sed | Op::Clv | Op::Cli | Op::Sei
+            | Op::Nop => 1,
+            Op::LdaAbs | Op::LdaAbx | Op::LdaAby | Op::LdxAbs | Op::LdxAby | Op::LdyAbs | Op::LdyAbx
+            | Op::AdcAbs | Op::AdcAbx | Op::AdcAby | Op::SbcAbs | Op::SbcAbx | Op::SbcAby
+            | Op::AndAbs | Op::AndAbx | Op::AndAby | Op::OraAbs | Op::OraAbx | Op::OraAby
+            | Op::EorAbs | Op::EorAbx | Op::EorAby | Op::CmpAbs | Op::CmpAbx | Op::CmpAby
+            | Op::CpxAbs | Op::CpyAbs | Op::BitAbs
+            | Op::StaAbs | Op::StaAbx | Op::StaAby | Op::StxAbs | Op::StyAbs
+            | Op::Jmp | Op::JmpInd | Op::Jsr | Op::Slow => 3,
+            _ => 2,
+        }
+    }
+}
+
+/// The registers that the TIA does nothing with but draw.
+const fn is_logged(register: u8) -> bool {
+    matches!(register, 0x04..=0x14 | 0x1B..=0x2C)
+}
+
+/// One bit per TIA register: whether a write to it is only logged.
+pub(crate) const LOGGED: u64 = {
+    let mut bits = 0;
+    let mut register = 0;
+    while register < 64 {
+        if is_logged(register) {
+            bits |= 1 << register;
+        }
+        register += 1;
+    }
+    bits
+};
+
+/// One bit per TIA register: whether a write to it does nothing here, for it only makes sound or
+/// is not there.
+pub(crate) const SILENT: u64 = !(LOGGED | 0b111);
+
+fn instruction(bytes: [u8; 3], index: usize) -> Code {
+    let [opcode, low, high] = bytes;
+    let operand = u16::from_le_bytes([low, high]);
+    let op = operation(opcode, low);
+    let operand = match op {
+        Op::Bpl | Op::Bmi | Op::Bvc | Op::Bvs | Op::Bcc | Op::Bcs | Op::Bne | Op::Beq => {
+            let after = (index as u8).wrapping_add(2);
+            let same_page = (i16::from(after) + i16::from(low as i8)) & 0xFF00u16 as i16 == 0;
+            u16::from_le_bytes([low, if same_page { 3 } else { 4 }])
+        }
+        Op::LdaPin | Op::BitPin => operand & 0xFF,
+        Op::StaTia | Op::StxTia | Op::StyTia => operand & 0x3F,
+        _ => operand,
+    };
+    Code {
+        op,
+        second: 0,
+        operand,
+    }
+}
+
+/// `ram` where the operand is in the console's memory, else the other.
+fn in_ram(low: u8, ram: Op, other: Op) -> Op {
+    if low & 0x80 != 0 { ram } else { other }
+}
+
+/// A store to page zero.
+fn store(low: u8, ram: Op, tia: Op) -> Op {
+    let register = low & 0x3F;
+    if low & 0x80 != 0 {
+        ram
+    } else if register == 2 {
+        Op::Wait
+    } else if is_logged(register) {
+        tia
+    } else {
+        Op::Slow
+    }
+}
+
+#[rustfmt::skip]
+fn operation(opcode: u8, low: u8) -> Op {
+    use Op::*;
+    let ram = |op: Op| in_ram(low, op, Slow);
+    let pin = |op: Op| if low & 8 != 0 { op } else { Slow };
+    // A pointer at the end of page zero goes on at its start, in the TIA.
+    let pointer = |op: Op| if low == 0xFF { Slow } else { in_ram(low, op, Slow) };
+    match opcode {
+        0xA9 => LdaImm, 0xA5 => in_ram(low, LdaRam, pin(LdaPin)), 0xB5 => LdaZpx, 0xAD => LdaAbs, 0xBD => LdaAbx, 0xB9 => LdaAby, 0xB1 => pointer(LdaInd), 0xA1 => LdaInx,
+        0xA2 => LdxImm, 0xA6 => ram(LdxRam), 0xB6 => LdxZpy, 0xAE => LdxAbs, 0xBE => LdxAby,
+        0xA0 => LdyImm, 0xA4 => ram(LdyRam), 0xB4 => LdyZpx, 0xAC => LdyAbs, 0xBC => LdyAbx,
+        0xA7 => ram(LaxRam), 0xB3 => pointer(LaxInd),
+        0x69 => AdcImm, 0x65 => ram(AdcRam), 0x75 => AdcZpx, 0x6D => AdcAbs, 0x7D => AdcAbx, 0x79 => AdcAby, 0x71 => pointer(AdcInd),
+        0xE9 => SbcImm, 0xE5 => ram(SbcRam), 0xF5 => SbcZpx, 0xED => SbcAbs, 0xFD => SbcAbx, 0xF9 => SbcAby, 0xF1 => pointer(SbcInd),
+        0x29 => AndImm, 0x25 => ram(AndRam), 0x35 => AndZpx, 0x2D => AndAbs, 0x3D => AndAbx, 0x39 => AndAby, 0x31 => pointer(AndInd),
+        0x09 => OraImm, 0x05 => ram(OraRam), 0x15 => OraZpx, 0x0D => OraAbs, 0x1D => OraAbx, 0x19 => OraAby, 0x11 => pointer(OraInd),
+        0x49 => EorImm, 0x45 => ram(EorRam), 0x55 => EorZpx, 0x4D => EorAbs, 0x5D => EorAbx, 0x59 => EorAby, 0x51 => pointer(EorInd),
+        0xC9 => CmpImm, 0xC5 => ram(CmpRam), 0xD5 => CmpZpx, 0xCD => CmpAbs, 0xDD => CmpAbx, 0xD9 => CmpAby, 0xD1 => pointer(CmpInd),
+        0xE0 => CpxImm, 0xE4 => ram(CpxRam), 0xEC => CpxAbs,
+        0xC0 => CpyImm, 0xC4 => ram(CpyRam), 0xCC => CpyAbs,
+        0x24 => in_ram(low, BitRam, pin(BitPin)), 0x2C => BitAbs,
+        0x85 => store(low, StaRam, StaTia), 0x95 => StaZpx, 0x8D => StaAbs, 0x9D => StaAbx, 0x99 => StaAby, 0x91 => pointer(StaInd),
+        0x86 => store(low, StxRam, StxTia), 0x96 => StxZpy, 0x8E => StxAbs,
+        0x84 => store(low, StyRam, StyTia), 0x94 => StyZpx, 0x8C => StyAbs,
+        0x87 => ram(SaxRam),
+        0xE6 => ram(IncRam), 0xF6 => IncZpx, 0xC6 => ram(DecRam), 0xD6 => DecZpx, 0xC7 => ram(DcpRam),
+        0x06 => ram(AslRam), 0x16 => AslZpx, 0x46 => ram(LsrRam), 0x56 => LsrZpx,
+        0x26 => ram(RolRam), 0x36 => RolZpx, 0x66 => ram(RorRam), 0x76 => RorZpx,
+        0x0A => AslA, 0x4A => LsrA, 0x2A => RolA, 0x6A => RorA,
+        0xE8 => Inx, 0xC8 => Iny, 0xCA => Dex, 0x88 => Dey,
+        0xAA => Tax, 0xA8 => Tay, 0x8A => Txa, 0x98 => Tya, 0xBA => Tsx, 0x9A => Txs,
+        0x48 => Pha, 0x08 => Php, 0x68 => Pla, 0x28 => Plp,
+        0x10 => Bpl, 0x30 => Bmi, 0x50 => Bvc, 0x70 => Bvs, 0x90 => Bcc, 0xB0 => Bcs, 0xD0 => Bne, 0xF0 => Beq,
+        0x4C => Jmp, 0x6C => JmpInd, 0x20 => Jsr, 0x60 => Rts,
+        0x18 => Clc, 0x38 => Sec, 0xD8 => Cld, 0xF8 => Sed, 0xB8 => Clv, 0x58 => Cli, 0x78 => Sei,
+        0xEA => Nop, 0x04 => ram(NopRam), 0x80 | 0x82 | 0x89 | 0xC2 | 0xE2 => NopImm,
+        _ => Slow,
+    }
+}

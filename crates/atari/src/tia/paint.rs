@@ -1,0 +1,104 @@
+//! The colours of a line: which object is in front of which.
+
+use super::beam::Look;
+use super::lines::{self, Line, WIDTH};
+use super::objects::{BL, PF};
+
+/// A row of nothing but background, playfield and ball: rows often share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Ground {
+    line: Line,
+    colours: [u8; 2],
+    pixels: Row,
+}
+
+/// The pixels of a row.
+pub(crate) type Row = [u8; WIDTH as usize];
+
+impl Ground {
+    /// A row of one colour.
+    pub(crate) fn new() -> Self {
+        Self {
+            line: lines::EMPTY,
+            colours: [0; 2],
+            pixels: [0; WIDTH as usize],
+        }
+    }
+
+    /// The row with the pixels of `line` in the first colour and all others in the second.
+    #[inline(always)]
+    fn of(&mut self, line: &Line, colours: [u8; 2]) -> &Row {
+        if self.line != *line || self.colours != colours {
+            self.line = *line;
+            self.colours = colours;
+            lines::fill(&mut self.pixels, line, colours);
+        }
+        &self.pixels
+    }
+}
+
+/// Paints the pixels `from..to` of a row: the background, then the objects from the hindmost to
+/// the foremost, each palette index as `shades` says.
+#[inline(always)]
+pub(crate) fn paint(
+    pixels: &mut Row,
+    (from, to): (u32, u32),
+    look: &Look<'_>,
+    shades: &[u8; 256],
+    ground: &mut Ground,
+) {
+    let shade = |colour: u8| shades[usize::from(colour)];
+    let [player0, player1, field, back] = look.colours.map(shade);
+    let live = look.live;
+    let object = |index: usize| -> Line {
+        if live >> index & 1 != 0 {
+            look.objects[index]
+        } else {
+            lines::EMPTY
+        }
+    };
+    let fixed = lines::both(&object(PF), &object(BL));
+    let whole = from == 0 && to == WIDTH;
+    let span = if whole {
+        [!0; 3]
+    } else {
+        lines::span(from as u8, to as u8)
+    };
+    let first = || lines::both(&object(0), &object(2));
+    let second = || lines::both(&object(1), &object(3));
+    let (firsts, seconds) = (live & 0b0101 != 0, live & 0b1010 != 0);
+    if look.control & 6 == 0 || !(firsts || seconds || look.control & 4 == 0) {
+        if whole {
+            *pixels = *ground.of(&fixed, [field, back]);
+        } else {
+            pixels[from as usize..to as usize].fill(back);
+            lines::paint(pixels, &fixed, &span, field);
+        }
+        if seconds {
+            lines::paint(pixels, &second(), &span, player1);
+        }
+        if firsts {
+            lines::paint(pixels, &first(), &span, player0);
+        }
+    } else {
+        pixels[from as usize..to as usize].fill(back);
+        if look.control & 4 != 0 {
+            lines::paint(pixels, &second(), &span, player1);
+            lines::paint(pixels, &first(), &span, player0);
+            lines::paint(pixels, &fixed, &span, field);
+        } else {
+            // The two halves of the playfield belong to the players, in colour and in priority.
+            let left = lines::common(&object(PF), &LEFT_HALF);
+            let right = lines::common(&object(PF), &RIGHT_HALF);
+            lines::paint(pixels, &object(BL), &span, field);
+            lines::paint(pixels, &lines::both(&second(), &right), &span, player1);
+            lines::paint(pixels, &lines::both(&first(), &left), &span, player0);
+        }
+    }
+    if look.comb && from < 8 {
+        pixels[from as usize..(to as usize).min(8)].fill(shade(0));
+    }
+}
+
+const LEFT_HALF: Line = [!0, 0xFFFF, 0];
+const RIGHT_HALF: Line = [0, !0xFFFF, !0];
