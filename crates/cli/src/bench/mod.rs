@@ -13,6 +13,8 @@ mod envs;
 mod replay;
 mod train;
 
+pub use atari::Peers;
+
 /// What ends a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -41,9 +43,9 @@ pub fn envs(wanted: &str, out: &mut dyn Write) -> Result<(), BenchError> {
     envs::run(wanted, out)
 }
 
-/// The Atari games, beside ale-py's vector environment where `python` (or `python3`) has it.
-pub fn atari(python: Option<&str>, out: &mut dyn Write) -> Result<(), BenchError> {
-    atari::run(python, out)
+/// The Atari games, beside the peers that there are.
+pub fn atari(peers: &Peers, out: &mut dyn Write) -> Result<(), BenchError> {
+    atari::run(peers, out)
 }
 
 /// The sum tree, and prioritized transitions of pictures.

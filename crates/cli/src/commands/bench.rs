@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::bench;
+use crate::{bench, peers};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -12,7 +12,8 @@ pub(super) struct Args {
     /// Only environments whose id contains this
     #[arg(long, default_value = "")]
     env: String,
-    /// A Python with the libraries to compare with [default: python3]
+    /// A Python with the libraries to compare with [default: python3, or for Atari one that is
+    /// made in the user's cache]
     #[arg(long)]
     python: Option<String>,
 }
@@ -23,7 +24,7 @@ enum What {
     All,
     /// Stepping environments
     Envs,
-    /// Atari games beside ale-py's vector environment (not part of all)
+    /// Atari games beside ale-py's vector environment and EnvPool (not part of all)
     Atari,
     /// Drawing from the replay
     Replay,
@@ -47,11 +48,30 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     if args.what == What::Atari {
         super::roms::ensure("ALE/Pong-v5")?;
-        bench::atari(args.python.as_deref(), out)?;
+        bench::atari(&atari_peers(args.python.as_deref()), out)?;
     }
     if args.what == What::Train {
         super::roms::ensure("ALE/Pong-v5")?;
         bench::train(args.python.as_deref(), out)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The peers that are here or can be installed; says so of those that cannot.
+fn atari_peers(wanted: Option<&str>) -> bench::Peers {
+    let ale = super::atari::peer(wanted);
+    let envpool = match &ale {
+        Ok(python) if peers::says(python, "import envpool").is_ok() => Ok(python.clone()),
+        _ => peers::install(&["envpool"]),
+    };
+    if let Err(error) = &ale {
+        eprintln!("nothing is compared with ale-py: {error}");
+    }
+    if let Err(error) = &envpool {
+        eprintln!("nothing is compared with EnvPool: {error}");
+    }
+    bench::Peers {
+        ale: ale.ok(),
+        envpool: envpool.ok(),
+    }
 }
