@@ -12,9 +12,13 @@ pub(super) struct Args {
     /// Only environments whose id contains this
     #[arg(long, default_value = "")]
     env: String,
-    /// A Python with ale-py, to compare Atari games with [default: python3]
+    /// A Python with ale-py to compare Atari games with, or with torchrl and cpprb to compare the
+    /// replay with [default: python3]
     #[arg(long)]
     python: Option<String>,
+    /// Measure the replay with a million frames (7.1 GB of memory)
+    #[arg(long)]
+    full: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -38,7 +42,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         bench::envs(&args.env, out)?;
     }
     if wanted(What::Replay) {
-        bench::replay(out)?;
+        bench::replay(args.python.as_deref(), args.full, out)?;
     }
     if wanted(What::Collect) {
         bench::collect(out)?;
