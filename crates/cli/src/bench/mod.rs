@@ -27,6 +27,9 @@ pub enum BenchError {
     /// The replay refused something.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// The replay could not be saved.
+    #[error(transparent)]
+    Snapshot(#[from] starling_replay::SnapshotError),
     /// Weights do not fit.
     #[error(transparent)]
     Weights(#[from] ShapeMismatch),
@@ -48,9 +51,10 @@ pub fn atari(peers: &Peers, out: &mut dyn Write) -> Result<(), BenchError> {
     atari::run(peers, out)
 }
 
-/// The sum tree, and prioritized transitions of pictures.
-pub fn replay(out: &mut dyn Write) -> Result<(), BenchError> {
-    replay::run(out)
+/// The sum tree, and prioritized transitions of pictures, beside other replays where `python` (or
+/// `python3`) has them; of a million frames if `full`.
+pub fn replay(python: Option<&str>, full: bool, out: &mut dyn Write) -> Result<(), BenchError> {
+    replay::run(python, full, out)
 }
 
 /// What collecting costs beside the environment and the network.

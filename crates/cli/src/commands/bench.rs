@@ -16,6 +16,9 @@ pub(super) struct Args {
     /// made in the user's cache]
     #[arg(long)]
     python: Option<String>,
+    /// Measure the replay with a million frames (7.1 GB of memory)
+    #[arg(long)]
+    full: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -41,7 +44,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         bench::envs(&args.env, out)?;
     }
     if wanted(What::Replay) {
-        bench::replay(out)?;
+        bench::replay(args.python.as_deref(), args.full, out)?;
     }
     if wanted(What::Collect) {
         bench::collect(out)?;
