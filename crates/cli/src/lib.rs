@@ -33,6 +33,7 @@ use starling_record::{RunFolder, RunInfo, Version};
 pub mod bench;
 pub mod commands;
 pub mod presets;
+pub mod protocol;
 pub mod roms;
 pub mod settings;
 
