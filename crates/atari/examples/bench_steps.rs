@@ -1,13 +1,18 @@
-//! Where an agent's step goes: four frames, the maximum of the last two, 84 by 84 in grey.
+//! Where an agent's step goes: four frames, the maximum of the last two, 84 by 84 in grey, a stack
+//! of four. All times are the processor's, so that they hold on a busy machine.
 //!
-//! usage: bench_steps ROM_FOLDER [GAME...]
+//! usage: bench_steps ROM_FOLDER [--python PYTHON] [GAME...]
+//!
+//! With a Python that has ale-py and numpy, its vector environment is measured beside.
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
-use starling_atari::ale::Ale;
+use starling_atari::ale::{Ale, SavedGame};
 use starling_atari::cartridge::Rom;
 use starling_atari::controllers::Action;
-use starling_atari::picture::{Resizer, SIDE};
+use starling_atari::palette;
+use starling_atari::picture::{Resizer, SIDE, pool};
 
 const GAMES: [&str; 8] = [
     "pong",
@@ -20,8 +25,156 @@ const GAMES: [&str; 8] = [
     "riverraid",
 ];
 const STEPS: u32 = 3000;
+const STACK: usize = 4;
 
-/// Microseconds this process has been on a processor: fair on a busy machine.
+/// How much of a step is done.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Until {
+    Played,
+    Drawn,
+    Shown,
+}
+
+#[expect(clippy::print_stdout, reason = "this is a command")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments
+        .next()
+        .ok_or("usage: bench_steps ROM_FOLDER [--python PYTHON] [GAME...]")?;
+    let mut rest: Vec<String> = arguments.collect();
+    let mut python = None;
+    if rest.first().is_some_and(|first| first == "--python") && rest.len() > 1 {
+        python = Some(rest.remove(1));
+        rest.remove(0);
+    }
+    if rest.is_empty() {
+        rest = GAMES.map(str::to_owned).to_vec();
+    }
+    println!(
+        "{:20} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "us of the processor", "frame", "step", "playing", "drawing", "showing", "peer", "ratio"
+    );
+    let mut ratios = Vec::new();
+    for game in rest {
+        let bytes = std::fs::read(Path::new(&folder).join(format!("{game}.bin")))?;
+        let mut agent = Agent::new(&bytes)?;
+        agent.run(Until::Shown);
+        let played = agent.run(Until::Played);
+        let drawn = agent.run(Until::Drawn);
+        let step = agent.run(Until::Shown);
+        let peer = python.as_deref().and_then(|python| peer(python, &game));
+        let mut beside = String::new();
+        if let Some(peer) = peer {
+            ratios.push(peer / step);
+            beside = format!("{peer:9.1} {:8.2}x", peer / step);
+        }
+        println!(
+            "{game:20} {:9.2} {step:9.1} {played:9.1} {:9.1} {:9.1} {beside}",
+            played / 4.0,
+            drawn - played,
+            step - drawn
+        );
+        println!(
+            "{:20} {:9.2} to save and restore a state of {} bytes",
+            "",
+            agent.save_and_restore(),
+            size_of::<SavedGame>()
+        );
+    }
+    ratios.sort_by(f64::total_cmp);
+    if let Some(middle) = ratios.get(ratios.len() / 2) {
+        println!("median ratio of {} games: {middle:.2}x", ratios.len());
+    }
+    Ok(())
+}
+
+/// A game and what is needed to look at it.
+struct Agent {
+    ale: Ale,
+    random: u32,
+    resizer: Resizer,
+    grays: [u8; 256],
+    frames: [Vec<u8>; 2],
+    picture: Vec<u8>,
+    stack: Vec<u8>,
+    observation: Vec<u8>,
+    latest: usize,
+}
+
+impl Agent {
+    fn new(bytes: &[u8]) -> Result<Self, Box<dyn std::error::Error>> {
+        let ale = Ale::new(Arc::new(Rom::new(bytes)?), 0)?;
+        let console = ale.console();
+        let frame = vec![0; console.height() * 160];
+        Ok(Self {
+            random: 1,
+            resizer: Resizer::new(console),
+            grays: palette::grays(console.format()),
+            frames: [frame.clone(), frame.clone()],
+            picture: frame,
+            stack: vec![0; STACK * SIDE * SIDE],
+            observation: vec![0; STACK * SIDE * SIDE],
+            latest: 0,
+            ale,
+        })
+    }
+
+    /// Microseconds that a step takes.
+    fn run(&mut self, until: Until) -> f64 {
+        let actions = self.ale.game().minimal_actions;
+        let start = on_cpu();
+        for _ in 0..STEPS {
+            self.random = self
+                .random
+                .wrapping_mul(1_664_525)
+                .wrapping_add(1_013_904_223);
+            let code = actions[(self.random >> 16) as usize % actions.len()];
+            for _ in 0..4 {
+                self.ale.act(Action::new(code).unwrap_or(Action::NOOP));
+            }
+            if self.ale.outcome().terminal {
+                self.ale.reset();
+            }
+            if until >= Until::Drawn {
+                let [last, before] = &mut self.frames;
+                self.ale.console().shaded_screen(false, &self.grays, last);
+                self.ale.console().shaded_screen(true, &self.grays, before);
+            }
+            if until == Until::Shown {
+                self.show();
+            }
+        }
+        (on_cpu() - start) / f64::from(STEPS)
+    }
+
+    /// Puts the two frames that were drawn into the stack.
+    fn show(&mut self) {
+        const SQUARE: usize = SIDE * SIDE;
+        let [last, before] = &self.frames;
+        let changed = pool(&mut self.picture, last, Some(before));
+        let next = (self.latest + SQUARE) % self.stack.len();
+        self.stack
+            .copy_within(self.latest..self.latest + SQUARE, next);
+        self.latest = next;
+        let square = &mut self.stack[next..next + SQUARE];
+        self.resizer.resize_rows(&self.picture, &changed, square);
+        let (recent, old) = self.stack.split_at(next + SQUARE);
+        self.observation[..old.len()].copy_from_slice(old);
+        self.observation[old.len()..].copy_from_slice(recent);
+    }
+
+    /// Microseconds that saving and restoring takes.
+    fn save_and_restore(&mut self) -> f64 {
+        let start = on_cpu();
+        for _ in 0..10 * STEPS {
+            let saved = self.ale.save();
+            self.ale.restore(&saved);
+        }
+        (on_cpu() - start) / f64::from(10 * STEPS)
+    }
+}
+
+/// Microseconds this process has been on a processor.
 fn on_cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanoseconds: f64 = text
@@ -32,60 +185,31 @@ fn on_cpu() -> f64 {
     nanoseconds / 1e3
 }
 
-#[expect(clippy::print_stdout, reason = "this is a command")]
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let folder = arguments
-        .next()
-        .ok_or("usage: bench_steps ROM_FOLDER [GAME...]")?;
-    let mut games: Vec<String> = arguments.collect();
-    if games.is_empty() {
-        games = GAMES.map(str::to_owned).to_vec();
-    }
-    for game in games {
-        let bytes = std::fs::read(Path::new(&folder).join(format!("{game}.bin")))?;
-        let mut ale = Ale::new(Arc::new(Rom::new(&bytes)?), 0)?;
-        let mut resizer = Resizer::new(ale.console());
-        let mut square = [0; SIDE * SIDE];
-        let actions = ale.game().minimal_actions;
-        let mut random = 1u32;
-        let mut run = |looks: bool| {
-            let start = on_cpu();
-            for _ in 0..STEPS {
-                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                let code = actions[(random >> 16) as usize % actions.len()];
-                for _ in 0..4 {
-                    ale.act(Action::new(code).unwrap_or(Action::NOOP));
-                }
-                if ale.outcome().terminal {
-                    ale.reset();
-                }
-                if looks {
-                    resizer.observe(ale.console(), true, &mut square);
-                }
-            }
-            (on_cpu() - start) / f64::from(STEPS)
-        };
-        run(true);
-        let (blind, seeing) = (run(false), run(true));
-        println!(
-            "{game:20} {seeing:7.1} us per step ({:6.0} steps/s), {:6.1} us of it looking, {:6.2} us \
-             per frame",
-            1e6 / seeing,
-            seeing - blind,
-            blind / 4.0
-        );
-        let start = on_cpu();
-        for _ in 0..100 * STEPS {
-            let saved = ale.save();
-            ale.restore(&saved);
-        }
-        println!(
-            "{:20} {:7.2} us to save and restore a state of {} bytes",
-            "",
-            (on_cpu() - start) / f64::from(100 * STEPS),
-            size_of::<starling_atari::ale::SavedGame>()
-        );
-    }
-    Ok(())
+/// Microseconds of the processor that an agent step of ale-py's vector environment takes on one
+/// thread.
+fn peer(python: &str, game: &str) -> Option<f64> {
+    let program = format!(
+        "
+import time
+import numpy as np
+from ale_py.vector_env import AtariVectorEnv
+
+env = AtariVectorEnv(
+    game='{game}', num_envs=16, num_threads=1, noop_max=30, frameskip=4,
+    repeat_action_probability=0.0, use_fire_reset=False, reward_clipping=False,
+)
+rng = np.random.default_rng(0)
+env.reset(seed=0)
+count = env.single_action_space.n
+steps = 0
+start = time.process_time()
+while time.process_time() - start < 2:
+    env.step(rng.integers(0, count, 16))
+    steps += 16
+print((time.process_time() - start) / steps * 1e6)
+"
+    );
+    let output = Command::new(python).args(["-c", &program]).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().last()?.trim().parse().ok()
 }

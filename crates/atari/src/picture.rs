@@ -4,7 +4,6 @@
 //! number of rows down to 84 by 84.
 
 use crate::console::Console;
-use crate::palette;
 use crate::tia::lines::WIDTH;
 
 /// The side of the square that learners see.
@@ -12,15 +11,12 @@ pub const SIDE: usize = 84;
 
 const COLUMNS: usize = WIDTH as usize;
 
-/// Buffers and weights for one height of picture.
+/// The weights for one height of picture: the same for all consoles whose pictures have it.
 #[derive(Clone, Debug)]
 pub struct Resizer {
     height: usize,
     rows: Vec<Cell>,
     columns: Vec<Cell>,
-    grays: [u8; 256],
-    last: Vec<u8>,
-    before: Vec<u8>,
 }
 
 /// What one pixel of the square takes from a line: whole weights, as fractions of a common sum.
@@ -36,34 +32,212 @@ struct Cell {
 impl Resizer {
     /// A resizer for the pictures of a console.
     pub fn new(console: &Console) -> Self {
-        let height = console.height();
+        Self::of_height(console.height())
+    }
+
+    /// A resizer for pictures with so many rows.
+    fn of_height(height: usize) -> Self {
         Self {
             height,
             rows: cells(height),
             columns: cells(COLUMNS),
-            grays: palette::grays(console.format()),
-            last: vec![0; height * COLUMNS],
-            before: vec![0; height * COLUMNS],
         }
     }
 
-    /// Draws the last frame, or the maximum of the last two, into `square`, 84 by 84 pixels.
-    pub fn observe(&mut self, console: &Console, pooled: bool, square: &mut [u8]) {
-        console.shaded_screen(false, &self.grays, &mut self.last);
-        if pooled {
-            console.shaded_screen(true, &self.grays, &mut self.before);
-            for (pixel, before) in self.last.iter_mut().zip(&self.before) {
-                *pixel = (*pixel).max(*before);
+    /// Resizes a grey picture of this resizer's height into 84 by 84 pixels.
+    pub fn resize(&self, gray: &[u8], square: &mut [u8]) {
+        self.resize_rows(gray, &Rows::ALL, square);
+    }
+
+    /// Resizes a grey picture of which only some rows have changed since `square` was made from
+    /// it.
+    pub fn resize_rows(&self, gray: &[u8], changed: &Rows, square: &mut [u8]) {
+        debug_assert_eq!(gray.len(), self.height * COLUMNS);
+        let row_sum = self.rows.first().map_or(1, Cell::sum);
+        let scale = Scale::new(row_sum * u32::from(CELL));
+        let mut line = [0u16; COLUMNS + 2];
+        for (row, out) in self.rows.iter().zip(square.as_chunks_mut::<SIDE>().0) {
+            if !changed.any(row.first, row.taps()) {
+                continue;
+            }
+            row.weigh(gray, &mut line);
+            let ties = shrink(&line, &scale, out);
+            if ties {
+                self.break_ties(gray, row, &line, &scale, out);
             }
         }
-        resize(&self.last, &self.rows, &self.columns, square);
     }
 
-    /// Resizes a grey picture of this resizer's height.
-    pub fn resize(&self, gray: &[u8], square: &mut [u8]) {
-        debug_assert_eq!(gray.len(), self.height * COLUMNS);
-        resize(gray, &self.rows, &self.columns, square);
+    /// Halfway between two values the reference's rounding errors decide.
+    #[cold]
+    fn break_ties(
+        &self,
+        gray: &[u8],
+        row: &Cell,
+        line: &[u16; COLUMNS + 2],
+        scale: &Scale,
+        out: &mut [u8; SIDE],
+    ) {
+        for (index, (column, pixel)) in self.columns.iter().zip(out).enumerate() {
+            let (group, phase) = (index / PHASES.len(), index % PHASES.len());
+            let (first, weights) = PHASES[phase];
+            let taps = &line[group * GROUP + first..][..3];
+            let weighed = weigh_taps(taps, weights);
+            if scale.divide(weighed).1 {
+                *pixel = tie(gray, row, column);
+            }
+        }
     }
+}
+
+/// A set of a picture's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows([u64; 5]);
+
+impl Rows {
+    /// No row.
+    pub const NONE: Self = Self([0; 5]);
+    /// All rows.
+    pub const ALL: Self = Self([!0; 5]);
+
+    fn insert(&mut self, row: usize) {
+        if let Some(word) = self.0.get_mut(row / 64) {
+            *word |= 1 << (row % 64);
+        }
+    }
+
+    /// Whether any of `count` rows from `first` on is in the set; at most 64 are looked at.
+    fn any(&self, first: usize, count: usize) -> bool {
+        let word = |index: usize| u128::from(self.0.get(index).copied().unwrap_or(0));
+        let both = word(first / 64) | word(first / 64 + 1) << 64;
+        both >> (first % 64) & ((1 << count) - 1) != 0
+    }
+}
+
+/// Makes `picture` the maximum of one or two frames, and says which of its rows have changed.
+pub fn pool(picture: &mut [u8], frame: &[u8], other: Option<&[u8]>) -> Rows {
+    let mut changed = Rows::NONE;
+    let (rows, _) = picture.as_chunks_mut::<COLUMNS>();
+    let (frame, _) = frame.as_chunks::<COLUMNS>();
+    let mut others = other.map(|other| other.as_chunks::<COLUMNS>().0.iter());
+    for (index, (row, new)) in rows.iter_mut().zip(frame).enumerate() {
+        let mut new = *new;
+        if let Some(other) = others.as_mut().and_then(Iterator::next) {
+            for (pixel, other) in new.iter_mut().zip(other) {
+                *pixel = (*pixel).max(*other);
+            }
+        }
+        if new != *row {
+            *row = new;
+            changed.insert(index);
+        }
+    }
+    changed
+}
+
+impl Cell {
+    fn sum(&self) -> u32 {
+        self.weights.iter().map(|weight| u32::from(*weight)).sum()
+    }
+
+    /// How many pixels it takes from.
+    fn taps(&self) -> usize {
+        self.weights.iter().filter(|weight| **weight != 0).count()
+    }
+
+    /// The weighed sum of the rows that it takes.
+    #[inline(always)]
+    fn weigh(&self, gray: &[u8], line: &mut [u16; COLUMNS + 2]) {
+        let (rows, _) = gray.as_chunks::<COLUMNS>();
+        let row = |offset: usize| rows.get(self.first + offset).unwrap_or(&NO_ROW);
+        let [w0, w1, w2, w3] = self.weights;
+        let (r0, r1, r2) = (row(0), row(1), row(2));
+        for (slot, ((p0, p1), p2)) in line.iter_mut().zip(r0.iter().zip(r1).zip(r2)) {
+            *slot = u16::from(*p0) * w0 + u16::from(*p1) * w1 + u16::from(*p2) * w2;
+        }
+        if w3 != 0 {
+            for (slot, pixel) in line.iter_mut().zip(row(3)) {
+                *slot += u16::from(*pixel) * w3;
+            }
+        }
+    }
+}
+
+const NO_ROW: [u8; COLUMNS] = [0; COLUMNS];
+
+/// Columns repeat after so many pixels, which make 21 of the square.
+const GROUP: usize = 40;
+/// What one pixel of the square takes from its columns altogether.
+const CELL: u16 = 40;
+/// Where the pixels of the square that come of one group start in it, and what they take: a pixel
+/// counts 21, a pixel of the square 40.
+const PHASES: [(usize, [u16; 3]); 21] = {
+    let mut phases = [(0, [0; 3]); 21];
+    let mut phase = 0;
+    while phase < 21 {
+        let start = phase * GROUP;
+        let first = start / 21;
+        let head = (first + 1) * 21 - start;
+        let second = if GROUP - head < 21 { GROUP - head } else { 21 };
+        let third = GROUP - head - second;
+        phases[phase] = (first, [head as u16, second as u16, third as u16]);
+        phase += 1;
+    }
+    phases
+};
+
+/// Division by a sum of weights, rounded to the nearest.
+struct Scale {
+    half: u32,
+    /// The sum's reciprocal, times 2^40 and rounded up: exact below 2^40 / sum, which no weighed
+    /// sum nears.
+    reciprocal: u64,
+    /// Whether halves can come out at all.
+    even: bool,
+}
+
+impl Scale {
+    fn new(sum: u32) -> Self {
+        Self {
+            half: sum / 2,
+            reciprocal: (1u64 << 40) / u64::from(sum) + 1,
+            even: sum.is_multiple_of(2),
+        }
+    }
+
+    /// The rounded quotient, and whether it was halfway between two.
+    #[inline(always)]
+    fn divide(&self, weighed: u32) -> (u8, bool) {
+        let product = u64::from(weighed + self.half) * self.reciprocal;
+        let quotient = (product >> 40) as u8;
+        // The fraction of a whole quotient is only what the reciprocal was rounded up by.
+        let whole = product & ((1 << 40) - 1) < self.reciprocal;
+        (quotient, whole && self.even)
+    }
+}
+
+#[inline(always)]
+fn weigh_taps(taps: &[u16], weights: [u16; 3]) -> u32 {
+    taps.iter()
+        .zip(weights)
+        .map(|(tap, weight)| u32::from(*tap) * u32::from(weight))
+        .sum()
+}
+
+/// Shrinks a line of 160 weighed sums to 84 pixels. Says whether any was halfway between two.
+fn shrink(line: &[u16; COLUMNS + 2], scale: &Scale, out: &mut [u8; SIDE]) -> bool {
+    let mut ties = false;
+    for (group, pixels) in out.as_chunks_mut::<21>().0.iter_mut().enumerate() {
+        let Some((taps, _)) = line[group * GROUP..].split_first_chunk::<{ GROUP + 2 }>() else {
+            continue;
+        };
+        for (pixel, (first, weights)) in pixels.iter_mut().zip(PHASES) {
+            let (quotient, tie) = scale.divide(weigh_taps(&taps[first..first + 3], weights));
+            *pixel = quotient;
+            ties |= tie;
+        }
+    }
+    ties
 }
 
 /// The cells of a line of `length` pixels: in units of 1/84 of a pixel every cell is `length`
@@ -118,46 +292,6 @@ fn gcd(first: usize, second: usize) -> usize {
         first
     } else {
         gcd(second, first % second)
-    }
-}
-
-fn resize(gray: &[u8], rows: &[Cell], columns: &[Cell], square: &mut [u8]) {
-    let total = |cells: &[Cell]| -> u32 {
-        cells.first().map_or(1, |cell| {
-            cell.weights.iter().map(|weight| u32::from(*weight)).sum()
-        })
-    };
-    let sum = total(rows) * total(columns);
-    // Division by the sum as a multiplication: exact below 2^40 / sum, which no weighed sum nears.
-    let reciprocal = (1u64 << 40) / u64::from(sum) + 1;
-    let half = sum / 2;
-    let mut lines = [0u16; COLUMNS + 4];
-    for (row, out) in rows.iter().zip(square.chunks_exact_mut(SIDE)) {
-        lines.fill(0);
-        for (offset, weight) in row.weights.iter().enumerate() {
-            let start = (row.first + offset) * COLUMNS;
-            if *weight == 0 {
-                continue;
-            }
-            let Some(line) = gray.get(start..start + COLUMNS) else {
-                continue;
-            };
-            for (slot, pixel) in lines.iter_mut().zip(line) {
-                *slot += u16::from(*pixel) * weight;
-            }
-        }
-        for (column, pixel) in columns.iter().zip(out) {
-            // Columns shrink less than twofold: the fourth weight is always zero.
-            let taps = &lines[column.first..column.first + 3];
-            let [w0, w1, w2, _] = column.weights.map(u32::from);
-            let weighed =
-                u32::from(taps[0]) * w0 + u32::from(taps[1]) * w1 + u32::from(taps[2]) * w2;
-            let rounded = ((u64::from(weighed + half) * reciprocal) >> 40) as u32;
-            *pixel = rounded as u8;
-            if rounded * sum == weighed + half && sum == 2 * half {
-                *pixel = tie(gray, row, column);
-            }
-        }
     }
 }
 
@@ -221,15 +355,39 @@ mod tests {
     ];
 
     #[test]
+    fn columns_have_the_phases_of_the_cells() {
+        for (index, cell) in cells(COLUMNS).iter().enumerate() {
+            let (first, weights) = PHASES[index % 21];
+            assert_eq!(cell.first, index / 21 * GROUP + first);
+            assert_eq!(cell.weights[..3], weights);
+        }
+    }
+
+    #[test]
+    fn resizing_the_rows_that_changed_is_resizing_all() {
+        for height in [210, 250] {
+            let resizer = Resizer::of_height(height);
+            let mut picture = noise(height, 1, 0xFF);
+            let mut square = [0; SIDE * SIDE];
+            resizer.resize(&picture, &mut square);
+            for row in [0, 1, 4, 63, 64, 65, 127, 128, height - 1] {
+                let mut next = picture.clone();
+                next[row * COLUMNS + row % COLUMNS] ^= 0x80;
+                let changed = pool(&mut picture, &next, None);
+                assert_eq!(picture, next);
+                resizer.resize_rows(&picture, &changed, &mut square);
+                let mut whole = [0; SIDE * SIDE];
+                resizer.resize(&picture, &mut whole);
+                assert!(square == whole, "row {row} of {height}");
+            }
+        }
+    }
+
+    #[test]
     fn resizing_equals_opencv_byte_for_byte() {
         for (height, seed, mask, expected) in OPENCV {
             let mut square = [0; SIDE * SIDE];
-            resize(
-                &noise(height, seed, mask),
-                &cells(height),
-                &cells(COLUMNS),
-                &mut square,
-            );
+            Resizer::of_height(height).resize(&noise(height, seed, mask), &mut square);
             assert_eq!(crc32(&square), expected, "height {height}, mask {mask:#x}");
         }
     }

@@ -3,10 +3,13 @@
 //!
 //! The environments stand in two groups. While the threads step one, the actions of the other
 //! are chosen, so that neither side waits for the other as long as both take the same time.
+//! Each group is cut into more crews than there are threads, and a free thread takes the next
+//! crew whosever it is: where an episode begins anew, a step takes many times longer.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use starling_algos::{Part, Policy};
 
@@ -17,17 +20,25 @@ use crate::{EngineError, Parcel, Transport as _, TransportError};
 /// Groups of environments that take turns.
 pub(crate) const GROUPS: usize = 2;
 
+/// Into how many crews a group of so many environments is cut.
+pub(crate) fn crews(envs: usize, threads: usize) -> usize {
+    const PER_THREAD: usize = 4;
+    const LEAST_ENVS: usize = 4;
+    (threads * PER_THREAD).min(envs / LEAST_ENVS).max(threads)
+}
+
 /// Environments and the one policy that acts for all.
 pub(crate) struct Central {
     policy: Box<dyn Policy>,
     groups: Vec<Group>,
+    threads: usize,
     /// Threads of one operation of the policy.
     torch_threads: usize,
 }
 
 /// Environments whose actions are chosen together.
 struct Group {
-    /// One for each thread; away while its environments step.
+    /// Away while their environments step.
     crews: Vec<Option<Box<Crew>>>,
     /// The row whose actions come next.
     t: usize,
@@ -43,21 +54,23 @@ struct Group {
 struct Job {
     crew: Box<Crew>,
     group: usize,
+    number: usize,
     t: usize,
 }
 
 /// A crew on its way back, or what went wrong.
 struct Done {
     group: usize,
-    thread: usize,
+    number: usize,
     crew: Result<Box<Crew>, CollectError>,
 }
 
 impl Central {
-    /// `crews[g][i]` are the environments of group `g` on thread `i`.
+    /// The crews of each group, in the order of their environments.
     pub(crate) fn new(
         policy: Box<dyn Policy>,
         crews: Vec<Vec<Crew>>,
+        threads: usize,
         torch_threads: usize,
     ) -> Self {
         let groups = crews.into_iter().map(|crews| Group {
@@ -70,6 +83,7 @@ impl Central {
         Self {
             policy,
             groups: groups.collect(),
+            threads,
             torch_threads,
         }
     }
@@ -83,21 +97,20 @@ impl Central {
         self: Box<Self>,
         station: &Station,
     ) -> Result<Vec<JoinHandle<()>>, TransportError> {
-        let threads = self.groups.first().map_or(0, |group| group.crews.len());
-        let (done, results) = channel();
-        let (mut handles, mut jobs) = (Vec::new(), Vec::new());
-        for thread in 0..threads {
-            let (job, todo) = channel();
-            jobs.push(job);
-            let (its_station, done) = (station.clone(), done.clone());
-            let work = move || step(&its_station, thread, &todo, &done);
+        let (jobs, todo) = unbounded();
+        let (done, results) = unbounded();
+        let mut handles = Vec::new();
+        for thread in 0..self.threads {
+            let (its_station, todo, done) = (station.clone(), todo.clone(), done.clone());
+            let work = move || step(&its_station, &todo, &done);
             handles.push(station.spawn(format!("envs-{thread}"), thread, work)?);
         }
+        let core = self.threads;
         let its_station = station.clone();
         let work = move || {
             its_station.guard(0, || self.run(&its_station, &jobs, &results));
         };
-        handles.push(station.spawn("central".into(), threads, work)?);
+        handles.push(station.spawn("central".into(), core, work)?);
         Ok(handles)
     }
 
@@ -105,7 +118,7 @@ impl Central {
     fn run(
         mut self,
         station: &Station,
-        jobs: &[Sender<Job>],
+        jobs: &Sender<Job>,
         results: &Receiver<Done>,
     ) -> Result<(), EngineError> {
         starling_nets::set_threads(self.torch_threads);
@@ -164,7 +177,7 @@ impl Central {
                     seconds: station.patience.as_secs(),
                 }
             })?;
-            self.groups[done.group].crews[done.thread] = Some(done.crew?);
+            self.groups[done.group].crews[done.number] = Some(done.crew?);
         }
         station.profile.add("central", "wait", began.elapsed());
         Ok(())
@@ -202,7 +215,7 @@ impl Central {
     }
 
     /// Chooses the actions of a group and lets its environments take them.
-    fn act(&mut self, turn: usize, station: &Station, jobs: &[Sender<Job>]) {
+    fn act(&mut self, turn: usize, station: &Station, jobs: &Sender<Job>) {
         let began = Instant::now();
         let group = &mut self.groups[turn];
         let t = group.t;
@@ -211,14 +224,15 @@ impl Central {
         drop(parts);
         station.profile.add("central", "infer", began.elapsed());
         group.t += 1;
-        for (crew, jobs) in group.crews.iter_mut().zip(jobs) {
+        for (number, crew) in group.crews.iter_mut().enumerate() {
             if let Some(crew) = crew.take() {
                 let job = Job {
                     crew,
                     group: turn,
+                    number,
                     t,
                 };
-                // A thread that ended has left a message, or its silence is noticed.
+                // If all threads have ended, waiting for their results says so.
                 let _ = jobs.send(job);
             }
         }
@@ -246,24 +260,21 @@ impl Group {
 }
 
 /// What a thread that only steps environments does.
-fn step(station: &Station, thread: usize, todo: &Receiver<Job>, done: &Sender<Done>) {
+fn step(station: &Station, todo: &Receiver<Job>, done: &Sender<Done>) {
     loop {
         let began = Instant::now();
-        let Ok(Job { mut crew, group, t }) = todo.recv() else {
+        let Ok(job) = todo.recv() else {
             return;
         };
         station.profile.add("environments", "wait", began.elapsed());
         let began = Instant::now();
-        let stepped = crew.step(t);
+        let mut crew = job.crew;
+        let stepped = crew.step(job.t);
         station.profile.add("environments", "step", began.elapsed());
-        let crew = match stepped {
-            Ok(()) => Ok(crew),
-            Err(error) => Err(error.into()),
-        };
         let answer = Done {
-            group,
-            thread,
-            crew,
+            group: job.group,
+            number: job.number,
+            crew: stepped.map(|()| crew).map_err(CollectError::from),
         };
         if done.send(answer).is_err() {
             return;

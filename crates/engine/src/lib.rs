@@ -13,6 +13,7 @@ mod config;
 mod error;
 mod evaluate;
 mod learn;
+mod limits;
 mod pool;
 mod profile;
 mod run;
@@ -24,6 +25,7 @@ pub use config::{
 };
 pub use error::EngineError;
 pub use evaluate::{Evaluation, evaluate};
+pub use limits::{Limits, limits};
 pub use profile::{Profile, Spent};
 pub use run::{
     Outcome, Reason, Status, Training, Watcher, evaluate_checkpoint, policy_of_checkpoint,

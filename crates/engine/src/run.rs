@@ -13,7 +13,7 @@ use starling_record::{
     Checkpoint, Checkpoints, Recorder, Retention, Row, RunFolder, Summary, Window,
 };
 
-use crate::central::{Central, GROUPS};
+use crate::central::{Central, GROUPS, crews};
 use crate::checkpoint::{self, Tally};
 use crate::collect::{Place, Recruits, rollout_steps};
 use crate::config::{cores, spaces_of};
@@ -640,13 +640,14 @@ fn collectors(
                 decorrelate_steps: settings.decorrelate_steps,
             };
             let groups = shares(0..envs, GROUPS).map(|group| {
-                let crews = shares(group, threads);
+                let parts = crews(group.len(), threads);
+                let crews = shares(group, parts);
                 crews
                     .map(|share| recruits.crew(share.start, share.len()))
                     .collect()
             });
             let groups = groups.collect::<Result<Vec<Vec<_>>, _>>()?;
-            let central = Central::new(policy, groups, config.torch_threads());
+            let central = Central::new(policy, groups, threads, config.torch_threads());
             Collectors::Waiting(Idle::Central(Box::new(central)))
         }
     })
@@ -675,6 +676,14 @@ impl RunConfig {
             (0, false) => cores(),
             (0, true) => cores().saturating_sub(self.actor_threads()).max(1),
             (given, _) => given,
+        }
+    }
+
+    /// Threads that step environments.
+    pub(crate) fn collecting_threads(&self) -> usize {
+        match self.settings.mode {
+            Mode::Serial => 1,
+            Mode::Threads | Mode::Central => self.actor_threads(),
         }
     }
 

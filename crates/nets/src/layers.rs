@@ -48,9 +48,10 @@ impl Linear {
         }
     }
 
-    /// `x · Wᵀ + b` over the last dimension.
+    /// `x · Wᵀ + b` over the last dimension, in the precision of `x`.
     pub fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
-        x.linear(params.get(self.weight), Some(params.get(self.bias)))
+        let (weight, bias) = (params.get(self.weight), params.get(self.bias));
+        x.linear(&weight.to_kind(x.kind()), Some(bias.to_kind(x.kind())))
     }
 }
 
@@ -94,11 +95,12 @@ impl Conv2d {
         Self { padding, ..self }
     }
 
-    /// The convolution.
+    /// The convolution, in the precision and memory order of `x`.
     pub fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
-        let bias = Some(params.get(self.bias));
+        let weight = params.get(self.weight).to_kind(x.kind());
+        let bias = params.get(self.bias).to_kind(x.kind());
         let (stride, padding) = ([self.stride; 2], [self.padding as i64; 2]);
-        x.conv2d(params.get(self.weight), bias, stride, padding, [1; 2], 1)
+        x.conv2d(&weight, Some(bias), stride, padding, [1; 2], 1)
     }
 
     /// `[channels, height, width]` of the output; `None` if the input is smaller than the
@@ -132,7 +134,8 @@ impl LayerNorm {
 
     /// The normalised items `[N, ..]`.
     pub fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
-        let (weight, bias) = (params.get(self.weight), params.get(self.bias));
+        let weight = params.get(self.weight).to_kind(x.kind());
+        let bias = params.get(self.bias).to_kind(x.kind());
         x.layer_norm(self.shape.as_slice(), Some(weight), Some(bias), 1e-5, false)
     }
 }

@@ -62,6 +62,10 @@ struct Input {
     scale: Option<f64>,
     /// Choices become vectors with one 1.
     choices: Option<Vec<usize>>,
+    /// Compute in bfloat16.
+    half: bool,
+    /// Pixels of an image lie together in memory, not channels.
+    channels_last: bool,
 }
 
 /// A part of a convolutional network, and the nonlinearity after it.
@@ -156,7 +160,7 @@ impl Torso {
             x = normed(norm.as_ref(), params, linear.forward(params, &x));
             x = self.activation.apply(&x);
         }
-        x
+        x.to_kind(Kind::Float)
     }
 
     /// Takes observations `[N, ..]` into the running statistics, if it keeps any.
@@ -196,7 +200,12 @@ fn normed(norm: Option<&LayerNorm>, params: &Params, x: Tensor) -> Tensor {
 impl Input {
     fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
         if let Some(choices) = &self.choices {
-            return one_hot(x, choices);
+            let kind = if self.half {
+                Kind::BFloat16
+            } else {
+                Kind::Float
+            };
+            return one_hot(x, choices).to_kind(kind);
         }
         let mut x = x.to_kind(Kind::Float);
         if let Some(norm) = &self.norm {
@@ -204,6 +213,12 @@ impl Input {
         }
         if let Some(scale) = self.scale {
             x *= scale;
+        }
+        if self.half {
+            x = x.to_kind(Kind::BFloat16);
+        }
+        if self.channels_last && !self.stages.is_empty() {
+            x = x.permute([0, 2, 3, 1]).contiguous().permute([0, 3, 1, 2]);
         }
         for stage in &self.stages {
             x = stage.forward(params, &x);
@@ -288,7 +303,7 @@ impl Builder<'_> {
                 bounds,
             } => {
                 let name = self.path.join(".");
-                let mut input = Input::default();
+                let mut input = self.input();
                 match dtype {
                     DType::U8 => input.scale = Some(1.0 / f64::from(bounds.of(0).1.max(1.0))),
                     _ if self.config.normalize_observations => {
@@ -320,8 +335,16 @@ impl Builder<'_> {
         self.flat += choices.iter().sum::<usize>();
         Ok(Tree::Leaf(Input {
             choices: Some(choices),
-            ..Input::default()
+            ..self.input()
         }))
+    }
+
+    fn input(&self) -> Input {
+        Input {
+            half: self.config.bf16,
+            channels_last: self.config.channels_last,
+            ..Input::default()
+        }
     }
 
     /// The convolutional part; `None` if the image is too small.

@@ -1,5 +1,9 @@
 //! Rows of bytes, plain or compressed.
 
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
 use crate::codec;
 
 /// One column of a ring: as many items of the same size as the ring has rows.
@@ -14,14 +18,54 @@ pub(crate) struct Column {
 enum Cells {
     /// One item after the other.
     Plain(Vec<u8>),
-    /// Each item compressed by itself.
-    Packed {
-        items: Vec<Box<[u8]>>,
-        /// Bytes of a line of the picture: what is above a byte lies so far before it.
-        line: usize,
-        /// Bytes of all items.
-        bytes: usize,
-    },
+    Packed(Packed),
+}
+
+/// Items that are compressed, most of them beside an earlier one, their key.
+#[derive(Clone, Debug)]
+struct Packed {
+    items: Vec<Item>,
+    /// Bytes of a line of the picture: what is above a byte lies so far before it.
+    line: usize,
+    /// Bytes of all items.
+    bytes: usize,
+    key: Key,
+}
+
+#[derive(Clone, Debug)]
+struct Item {
+    /// The key, compressed by itself. It lives for as long as an item needs it, though the row
+    /// that it was written with may be gone.
+    key: Arc<[u8]>,
+    /// What differs from the key; empty if nothing does.
+    rest: Box<[u8]>,
+    /// Bytes that count for this item.
+    bytes: u32,
+}
+
+/// What the next items are compressed beside.
+#[derive(Clone, Debug)]
+struct Key {
+    packed: Arc<[u8]>,
+    plain: Vec<u8>,
+    /// Items that it may still serve.
+    left: usize,
+}
+
+/// Items that share one key at most. More would take a little less memory in games whose
+/// background rests, and more in those whose picture moves.
+const SHARE_KEY: usize = 8;
+
+/// Bytes that every compressed item takes in memory beside its own.
+pub(crate) const PACKED_OVERHEAD: usize = size_of::<Item>();
+
+/// What a snapshot keeps of how items are compressed, so that the same rows count as many bytes
+/// after it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Packing {
+    bytes: Vec<u32>,
+    key: Vec<u8>,
+    left: usize,
 }
 
 impl Column {
@@ -33,11 +77,24 @@ impl Column {
 
     /// Nothing yet; `line` is the number of bytes of a line of the picture.
     pub(crate) fn packed(rows: usize, item: usize, line: usize) -> Self {
-        let cells = Cells::Packed {
-            items: vec![Box::default(); rows],
+        let nothing: Arc<[u8]> = Arc::default();
+        let cells = Cells::Packed(Packed {
+            items: vec![
+                Item {
+                    key: Arc::clone(&nothing),
+                    rest: Box::default(),
+                    bytes: 0,
+                };
+                rows
+            ],
             line,
             bytes: 0,
-        };
+            key: Key {
+                packed: nothing,
+                plain: Vec::new(),
+                left: 0,
+            },
+        });
         Self { item, cells }
     }
 
@@ -50,7 +107,7 @@ impl Column {
     pub(crate) fn bytes(&self) -> usize {
         match &self.cells {
             Cells::Plain(cells) => cells.len(),
-            Cells::Packed { bytes, items, .. } => bytes + items.len() * size_of::<Box<[u8]>>(),
+            Cells::Packed(packed) => packed.bytes + packed.items.len() * PACKED_OVERHEAD,
         }
     }
 
@@ -58,7 +115,7 @@ impl Column {
     pub(crate) fn packed_bytes(&self) -> usize {
         match &self.cells {
             Cells::Plain(_) => 0,
-            Cells::Packed { bytes, .. } => *bytes,
+            Cells::Packed(packed) => packed.bytes,
         }
     }
 
@@ -68,30 +125,23 @@ impl Column {
             Cells::Plain(cells) => {
                 cells[place * item..(place + 1) * item].copy_from_slice(from);
             }
-            Cells::Packed { items, line, bytes } => {
-                let packed = codec::pack(from, *line);
-                *bytes += packed.len();
-                *bytes -= items[place].len();
-                items[place] = packed;
-            }
+            Cells::Packed(packed) => packed.write(place, from),
         }
     }
 
     /// Gives the memory of a compressed item back.
     pub(crate) fn clear(&mut self, place: usize) {
-        if let Cells::Packed { items, bytes, .. } = &mut self.cells {
-            *bytes -= items[place].len();
-            items[place] = Box::default();
+        if let Cells::Packed(packed) = &mut self.cells {
+            packed.put(place, Arc::clone(&packed.key.packed), Box::default(), 0);
         }
     }
 
     /// Reads the items that end with the one at `place`, in their order in the ring, as many as
     /// `to` has room for.
     pub(crate) fn read_back(&self, place: usize, to: &mut [u8]) {
-        let item = self.item;
         match &self.cells {
             Cells::Plain(cells) => {
-                let end = (place + 1) * item;
+                let end = (place + 1) * self.item;
                 match end.checked_sub(to.len()) {
                     Some(start) => to.copy_from_slice(&cells[start..end]),
                     None => {
@@ -101,13 +151,81 @@ impl Column {
                     }
                 }
             }
-            Cells::Packed { items, line, .. } => {
-                let count = to.len() / item.max(1);
-                let rows = items.len();
-                for (i, to) in to.chunks_exact_mut(item.max(1)).enumerate() {
-                    let place = (place + rows + 1 + i - count) % rows;
-                    codec::unpack(&items[place], *line, to);
-                }
+            Cells::Packed(packed) => packed.read_back(place, self.item, to),
+        }
+    }
+
+    /// How the first `used` items are compressed; `None` if they are not.
+    pub(crate) fn packing(&self, used: usize) -> Option<Packing> {
+        let Cells::Packed(packed) = &self.cells else {
+            return None;
+        };
+        Some(Packing {
+            bytes: packed.items[..used].iter().map(|item| item.bytes).collect(),
+            key: packed.key.plain.clone(),
+            left: packed.key.left,
+        })
+    }
+
+    /// Continues with the saved key, and counts items as they were counted.
+    pub(crate) fn restore_packing(&mut self, packing: &Packing) {
+        let Cells::Packed(packed) = &mut self.cells else {
+            return;
+        };
+        packed.key = Key {
+            packed: codec::pack(&packing.key, packed.line, &[]).into(),
+            plain: packing.key.clone(),
+            left: packing.left,
+        };
+        for (item, &bytes) in packed.items.iter_mut().zip(&packing.bytes) {
+            item.bytes = bytes;
+        }
+        packed.bytes = packed.items.iter().map(|item| item.bytes as usize).sum();
+    }
+}
+
+impl Packed {
+    fn write(&mut self, place: usize, from: &[u8]) {
+        if self.key.left > 0 {
+            let rest = codec::pack(from, self.line, &self.key.plain);
+            // What has little in common with the key becomes the next key.
+            if rest.len() <= self.key.packed.len() {
+                self.key.left -= 1;
+                let bytes = rest.len();
+                return self.put(place, Arc::clone(&self.key.packed), rest, bytes);
+            }
+        }
+        self.key.plain.clear();
+        self.key.plain.extend_from_slice(from);
+        self.key.packed = codec::pack(from, self.line, &[]).into();
+        self.key.left = SHARE_KEY - 1;
+        let bytes = self.key.packed.len();
+        self.put(place, Arc::clone(&self.key.packed), Box::default(), bytes);
+    }
+
+    fn put(&mut self, place: usize, key: Arc<[u8]>, rest: Box<[u8]>, bytes: usize) {
+        let item = &mut self.items[place];
+        self.bytes += bytes;
+        self.bytes -= item.bytes as usize;
+        // No item is as long as that: it would be stored as it is, with a head every 64 KiB.
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        *item = Item { key, rest, bytes };
+    }
+
+    fn read_back(&self, place: usize, item: usize, to: &mut [u8]) {
+        let (rows, item) = (self.items.len(), item.max(1));
+        let count = to.len() / item;
+        let mut key = vec![0; item];
+        let mut known: Option<&Arc<[u8]>> = None;
+        for (i, to) in to.chunks_exact_mut(item).enumerate() {
+            let item = &self.items[(place + rows + 1 + i - count) % rows];
+            if known.is_none_or(|known| !Arc::ptr_eq(known, &item.key)) {
+                codec::unpack(&item.key, self.line, &[], &mut key);
+                known = Some(&item.key);
+            }
+            match item.rest.is_empty() {
+                true => to.copy_from_slice(&key),
+                false => codec::unpack(&item.rest, self.line, &key, to),
             }
         }
     }

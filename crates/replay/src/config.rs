@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use starling_tree::Spec;
 
+use crate::column::PACKED_OVERHEAD;
 use crate::{Layout, ReplayError};
 
 /// What a replay keeps and how it is drawn from. The parts combine freely.
@@ -168,7 +169,7 @@ impl ReplayConfig {
             _ => 0,
         };
         let pointers = match self.compress {
-            true => leaves.len() * size_of::<Box<[u8]>>(),
+            true => leaves.len() * PACKED_OVERHEAD,
             false => 0,
         };
         let step = layout.step_bytes(self.priority.is_some()) + pointers;

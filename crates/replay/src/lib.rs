@@ -11,7 +11,8 @@
 //!
 //! Read first: [`Replay`] (insert, draw, give priorities back, from many threads),
 //! [`ReplayConfig`], [`SequenceBatch`] (what a recurrent learner gets). [`RateLimiter`] says how
-//! many samples may be drawn per inserted step.
+//! many samples may be drawn per inserted step, [`Prefetcher`] assembles batches ahead on threads
+//! of its own, [`Snapshot`] brings a replay to disk while it is in use.
 //!
 //! # An example
 //!
@@ -87,6 +88,7 @@ mod config;
 mod error;
 mod input;
 mod layout;
+mod prefetch;
 mod priority;
 mod rate;
 mod replay;
@@ -99,6 +101,7 @@ pub use batch::{SampleId, TransitionBatch};
 pub use config::{Draws, MemoryPlan, PriorityConfig, ReplayConfig, SequenceConfig};
 pub use error::ReplayError;
 pub use layout::Layout;
+pub use prefetch::{Draw, Filled, Prefetcher};
 pub use priority::mixed_priority;
 pub use rate::{RateConfig, RateLimiter};
 pub use replay::Replay;

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::{BLOCK, BlockReader, BlockWriter};
-use crate::column::Column;
+use crate::column::{Column, Packing};
 use crate::ring::{Cursor, Pin, Plan, Ring};
 use crate::{Layout, Replay, ReplayConfig, ReplayError};
 
@@ -210,6 +210,15 @@ impl Replay {
                 read_rows(from, &replay)
             })?;
         }
+        for (stream, state) in header.rings.iter().enumerate() {
+            let mut ring = replay.write(stream);
+            let packing = ring.obs.iter_mut().zip(&state.packing);
+            for (column, packing) in packing {
+                if let Some(packing) = packing {
+                    column.restore_packing(packing);
+                }
+            }
+        }
         Ok((replay, header.saved))
     }
 }
@@ -249,6 +258,8 @@ struct RingState {
     weights: Vec<f64>,
     /// The observation that waits for its action.
     waiting: Vec<u8>,
+    /// How observations are compressed, if they are.
+    packing: Vec<Option<Packing>>,
 }
 
 impl Header {
@@ -333,6 +344,7 @@ impl Ring {
             flags: self.flags[..used].to_vec(),
             weights: (0..used).map(|place| self.tree.get(place)).collect(),
             waiting,
+            packing: self.obs.iter().map(|column| column.packing(used)).collect(),
         }
     }
 

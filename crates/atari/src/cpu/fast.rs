@@ -9,6 +9,8 @@ use super::Core;
 use super::decode::{Code, LOGGED, Op, Program, SILENT};
 use crate::bus::Bus;
 use crate::cartridge::{Cartridge, IMAGE, Rom};
+use crate::console::Machine;
+use crate::tia::shadow::Shadow;
 use crate::tia::{LINE_CYCLES, Write};
 
 /// How a cartridge's addresses lie in its image.
@@ -147,10 +149,17 @@ impl<'a> Layout<'a> for Line13<'a> {
 }
 
 /// Runs up to the first instruction that needs the whole bus, or until `core.left` is used up.
-pub(super) fn run<'a, L: Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>) {
+pub(super) fn run<'a, L: Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>, pins: &Pins) {
     let machine = &mut *bus.machine;
     // Cycles are counted in 32 bits here, in all but frames that never end from the frame's start.
     let origin = if core.cycle < 1 << 24 { 0 } else { core.cycle };
+    let shifted;
+    let pins = if origin == 0 {
+        pins
+    } else {
+        shifted = Pins::new(machine, origin);
+        &shifted
+    };
     let (log, used) = bus.log.room();
     let before = *used;
     let mut fast = Fast {
@@ -174,6 +183,8 @@ pub(super) fn run<'a, L: Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>) {
         ram: &mut machine.ram,
         log,
         used: *used,
+        shadow: &mut machine.tia.shadow,
+        pins,
         layout: L::new(bus.rom, &machine.cartridge),
     };
     fast.run();
@@ -203,6 +214,31 @@ const BANK: usize = 4096;
 /// How many instructions may follow each other without a jump: a bank full of them.
 const LAST: u32 = 4096;
 
+/// The register that halts the processor, and the opcode that stays on the bus while it pulls
+/// from where the stack is not in memory.
+const WSYNC: u8 = 2;
+const PLA: u8 = 0x68;
+
+/// The TIA's input pins: after which cycle each of the registers 8 to 15 reads as up.
+#[derive(Clone, Debug)]
+pub(super) struct Pins {
+    up_after: [u32; 8],
+}
+
+impl Pins {
+    /// The pins until the next write to VBLANK, for cycles counted from `origin`.
+    pub(super) fn new(machine: &Machine, origin: i64) -> Self {
+        let mut up_after = [u32::MAX; 8];
+        for (register, cycle) in up_after.iter_mut().enumerate() {
+            let after = machine.tia.pin_up_after(register + 8, &machine.inputs);
+            *cycle = after.map_or(u32::MAX, |after| {
+                after.saturating_sub(origin).clamp(0, 1 << 30) as u32
+            });
+        }
+        Self { up_after }
+    }
+}
+
 /// The registers and all that the loop touches.
 struct Fast<'a, L> {
     a: u8,
@@ -224,6 +260,8 @@ struct Fast<'a, L> {
     ram: &'a mut [u8; 128],
     log: &'a mut [Write],
     used: usize,
+    shadow: &'a mut Shadow,
+    pins: &'a Pins,
     layout: L,
 }
 
@@ -245,7 +283,13 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
             macro_rules! value {
                 (imm) => {{ self.spend(2, 2); code.low() }};
                 (ram) => {{ self.spend(3, 2); self.ram[usize::from(code.low() & 0x7F)] }};
-                (zpx) => {{ let Some(value) = self.zero_page(code.low().wrapping_add(self.x)) else { break }; self.spend(4, 2); value }};
+                (zpx) => {{
+                    let at = code.low().wrapping_add(self.x);
+                    let Some(value) = self.zero_page(at).or_else(|| self.pin(u16::from(at), code.low(), 4)) else { break };
+                    self.spend(4, 2);
+                    value
+                }};
+                (pin) => {{ let Some(value) = self.pin(code.operand, code.low(), 3) else { break }; self.spend(3, 2); value }};
                 (zpy) => {{ let Some(value) = self.zero_page(code.low().wrapping_add(self.y)) else { break }; self.spend(4, 2); value }};
                 (abs) => {{ let Some(value) = self.peek(code.operand) else { break }; self.spend(4, 3); value }};
                 (abx) => { value!(@indexed code.operand, self.x, 4, 3) };
@@ -254,8 +298,9 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
                 (@indexed $base:expr, $index:expr, $cycles:expr, $length:expr) => {{
                     let base = $base;
                     let address = base.wrapping_add(u16::from($index));
-                    let Some(value) = self.peek(address) else { break };
-                    self.spend($cycles + u32::from((base ^ address) & 0xFF00 != 0), $length);
+                    let cycles = $cycles + u32::from((base ^ address) & 0xFF00 != 0);
+                    let Some(value) = self.peek(address).or_else(|| self.pin(address, (base >> 8) as u8, cycles)) else { break };
+                    self.spend(cycles, $length);
                     value
                 }};
             }
@@ -263,13 +308,13 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
             macro_rules! store {
                 (ram, $value:expr) => {{ self.spend(3, 2); self.ram[usize::from(code.low() & 0x7F)] = $value; }};
                 (tia, $value:expr) => {{
-                    let now = self.cycle + 3;
-                    if !self.log(now, code.low(), $value) { break; }
-                    self.spend(3, 2);
+                    self.cycle += 3;
+                    if !self.log(code.low(), $value) { self.cycle -= 3; break; }
+                    self.pc = self.pc.wrapping_add(2);
                 }};
                 (wait) => {{
-                    let now = self.cycle + 3;
-                    if !self.wait(now) { break; }
+                    self.cycle += 3;
+                    if !self.wait() { self.cycle -= 3; break; }
                     self.pc = self.pc.wrapping_add(2);
                 }};
                 (zpx, $value:expr) => { store!(@anywhere u16::from(code.low().wrapping_add(self.x)), $value, 4, 2) };
@@ -279,7 +324,9 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
                 (aby, $value:expr) => { store!(@anywhere code.operand.wrapping_add(u16::from(self.y)), $value, 5, 3) };
                 (ind, $value:expr) => { store!(@anywhere self.pointer(code.low()).wrapping_add(u16::from(self.y)), $value, 6, 2) };
                 (@anywhere $address:expr, $value:expr, $cycles:expr, $length:expr) => {{
-                    if !self.poke($address, $value, $cycles) { break; }
+                    let address = $address;
+                    self.cycle += $cycles;
+                    if !self.poke(address, $value) { self.cycle -= $cycles; break; }
                     self.pc = self.pc.wrapping_add($length);
                 }};
             }
@@ -307,9 +354,9 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
             macro_rules! then_sta {
                 () => {{
                     self.left -= 1;
-                    let now = self.cycle + 3;
-                    if !self.log(now, code.second, self.a) { break; }
-                    self.spend(3, 2);
+                    self.cycle += 3;
+                    if !self.log(code.second, self.a) { self.cycle -= 3; break; }
+                    self.pc = self.pc.wrapping_add(2);
                 }};
             }
             /// The second instruction of two: a branch.
@@ -431,6 +478,8 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
                 Op::CpyImm => { let v = value!(imm); self.compare(self.y, v); }
                 Op::CpyRam => { let v = value!(ram); self.compare(self.y, v); }
                 Op::CpyAbs => { let v = value!(abs); self.compare(self.y, v); }
+                Op::LdaPin => { let v = value!(pin); self.load_a(v); }
+                Op::BitPin => { let v = value!(pin); self.bit(v); }
                 Op::BitRam => { let v = value!(ram); self.bit(v); }
                 Op::BitAbs => { let v = value!(abs); self.bit(v); }
 
@@ -482,18 +531,20 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
                 Op::Txs => { self.spend(2, 1); self.s = self.x; }
 
                 Op::Pha => {
-                    if !self.poke(u16::from(self.s), self.a, 3) { break; }
+                    self.cycle += 3;
+                    if !self.poke(u16::from(self.s), self.a) { self.cycle -= 3; break; }
                     self.s = self.s.wrapping_sub(1);
                     self.pc = self.pc.wrapping_add(1);
                 }
                 Op::Php => {
-                    if !self.poke(u16::from(self.s), self.status(), 3) { break; }
+                    self.cycle += 3;
+                    if !self.poke(u16::from(self.s), self.status()) { self.cycle -= 3; break; }
                     self.s = self.s.wrapping_sub(1);
                     self.pc = self.pc.wrapping_add(1);
                 }
                 Op::Pla => {
                     let from = self.s.wrapping_add(1);
-                    let Some(value) = self.zero_page(from) else { break };
+                    let Some(value) = self.zero_page(from).or_else(|| self.pin(u16::from(from), PLA, 4)) else { break };
                     self.s = from;
                     self.spend(4, 1);
                     self.load_a(value);
@@ -586,55 +637,69 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
         u16::from_le_bytes([byte(at), byte(at.wrapping_add(1))])
     }
 
-    /// Writes to memory or to the TIA, `cycles` from now. Says whether it could.
+    /// Writes to memory or to the TIA. Says whether it could.
     #[inline(always)]
-    fn poke(&mut self, address: u16, value: u8, cycles: u32) -> bool {
-        let now = self.cycle + cycles;
+    fn poke(&mut self, address: u16, value: u8) -> bool {
         if address & 0x1280 == 0x0080 {
             self.ram[usize::from(address & 0x7F)] = value;
-        } else if address & 0x1080 == 0 {
-            let register = (address & 0x3F) as u8;
-            if LOGGED >> register & 1 != 0 {
-                if !self.log(now, register, value) {
-                    return false;
-                }
-            } else if register == 2 {
-                return self.wait(now);
-            } else if SILENT >> register & 1 != 0 && now < self.frame_end {
-                self.touched = now;
-            } else {
-                return false;
-            }
-        } else {
+            return true;
+        }
+        if address & 0x1080 != 0 {
             return false;
         }
-        self.cycle = now;
-        true
+        let register = (address & 0x3F) as u8;
+        if LOGGED >> register & 1 != 0 {
+            self.log(register, value)
+        } else if register == WSYNC {
+            self.wait()
+        } else if SILENT >> register & 1 != 0 && self.cycle < self.frame_end {
+            self.touched = self.cycle;
+            true
+        } else {
+            false
+        }
     }
 
     /// Logs a write to a picture register.
     #[inline(always)]
-    fn log(&mut self, now: u32, register: u8, value: u8) -> bool {
-        if now >= self.frame_end {
+    fn log(&mut self, register: u8, value: u8) -> bool {
+        if self.cycle >= self.frame_end {
             return false;
         }
         let Some(slot) = self.log.get_mut(self.used) else {
             return false;
         };
-        *slot = Write::new(now as u16, register, value);
-        self.used += 1;
+        match self.shadow.write(register, value) {
+            Some(value) => {
+                *slot = Write::new(self.cycle as u16, register, value);
+                self.used += 1;
+            }
+            None => self.touched = self.cycle,
+        }
         true
     }
 
     /// Halts until the next line starts.
     #[inline(always)]
-    fn wait(&mut self, now: u32) -> bool {
-        if now >= self.frame_end {
+    fn wait(&mut self) -> bool {
+        if self.cycle >= self.frame_end {
             return false;
         }
-        self.touched = now;
-        self.cycle = now.next_multiple_of(LINE_CYCLES as u32);
+        self.touched = self.cycle;
+        self.cycle = self.cycle.next_multiple_of(LINE_CYCLES as u32);
         true
+    }
+
+    /// Reads an input pin of the TIA, `cycles` from now; `seen` is what floats on the bus.
+    #[inline(always)]
+    fn pin(&mut self, address: u16, seen: u8, cycles: u32) -> Option<u8> {
+        if address & 0x1088 != 0x0008 {
+            return None;
+        }
+        let now = self.cycle + cycles;
+        self.touched = now;
+        let up = now > self.pins.up_after[usize::from(address & 7)];
+        Some(u8::from(up) << 7 | seen & 0x3F)
     }
 
     /// Whether the program is outside of the cartridge, or the last instructions of an update

@@ -70,14 +70,20 @@ pub(crate) fn run<'a>(bus: &mut Bus<'a>, limit: u32) -> bool {
 }
 
 fn run_with<'a, L: fast::Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>) {
+    let mut pins = fast::Pins::new(bus.machine, 0);
+    let mut charge = bus.machine.tia.charge();
     loop {
-        fast::run::<L>(core, bus);
+        fast::run::<L>(core, bus, &pins);
         if core.left == 0 {
             return;
         }
         idle::skip(core, bus);
         core.left -= 1;
         core.step(bus);
+        if charge != bus.machine.tia.charge() {
+            charge = bus.machine.tia.charge();
+            pins = fast::Pins::new(bus.machine, 0);
+        }
         if core.stop {
             return;
         }

@@ -9,11 +9,13 @@ pub(crate) mod lines;
 mod motion;
 mod objects;
 pub(crate) mod paint;
+pub(crate) mod shadow;
 
 use serde::{Deserialize, Serialize};
 
 use crate::controllers::Inputs;
 use beam::{Beam, NoScreen};
+use shadow::Shadow;
 
 /// One write to a picture register: the processor cycle, counted from the start of the frame's
 /// first line, the register and the value, in one word.
@@ -106,6 +108,8 @@ pub(crate) struct Tia {
     charging_since: i64,
     /// The cycle of the last access: how far the beam is drawn.
     pub(crate) touched: i64,
+    #[serde(skip)]
+    pub(crate) shadow: Shadow,
 }
 
 impl Tia {
@@ -118,6 +122,7 @@ impl Tia {
             dumping: false,
             charging_since: 0,
             touched: 0,
+            shadow: Shadow::default(),
         }
     }
 
@@ -149,6 +154,26 @@ impl Tia {
         self.beam.settle(clock_of(self.touched), &mut NoScreen);
     }
 
+    /// After which cycle an input pin (registers 8 to 15) reads as up; never where there is none.
+    pub(crate) fn pin_up_after(&self, register: usize, inputs: &Inputs) -> Option<i64> {
+        match register {
+            8..=11 if !self.dumping => match inputs.charge_cycles(register - 8)? {
+                0 => Some(i64::MIN),
+                // The reference reckons without signs: what was full before the frame began
+                // counts as empty until the next dump.
+                needed => Some(self.charging_since + needed).filter(|full| *full >= 0),
+            },
+            12 | 13 if inputs.button_up(register - 12) => Some(i64::MIN),
+            _ => None,
+        }
+    }
+
+    /// The state of the paddles' capacitors: whether they are held empty, and when they last began
+    /// to charge.
+    pub(crate) fn charge(&self) -> (bool, i64) {
+        (self.dumping, self.charging_since)
+    }
+
     pub(crate) fn read(
         &mut self,
         address: u16,
@@ -165,21 +190,10 @@ impl Tia {
                 self.catch_up(writes);
                 self.beam.collisions(register) | floating
             }
-            8..=11 => {
-                let charged = match inputs.charge_cycles(register - 8) {
-                    None => false,
-                    Some(0) => !self.dumping,
-                    // The reference reckons without signs: what was full before the frame began
-                    // counts as empty until the next dump.
-                    Some(needed) => {
-                        let full = self.charging_since + needed;
-                        !self.dumping && full >= 0 && cycle > full
-                    }
-                };
-                u8::from(charged) << 7 | floating
+            _ => {
+                let up = self.pin_up_after(register, inputs);
+                u8::from(up.is_some_and(|after| cycle > after)) << 7 | floating
             }
-            12 | 13 => u8::from(inputs.button_up(register - 12)) << 7 | floating,
-            _ => floating,
         }
     }
 
@@ -218,7 +232,9 @@ impl Tia {
                     }
                     self.dumping = dump;
                 }
-                log.push(Write::new(short_cycle(cycle), register, value));
+                if let Some(value) = self.shadow.write(register, value) {
+                    log.push(Write::new(short_cycle(cycle), register, value));
+                }
             }
             _ => {}
         }

@@ -28,6 +28,7 @@ mod eval;
 mod list;
 mod play;
 mod plot;
+mod profile;
 mod progress;
 mod resume;
 mod roms;

@@ -27,6 +27,10 @@ pub(super) struct Args {
     /// No progress bar and no summary
     #[arg(long, short)]
     quiet: bool,
+    /// Say at the end where the time went, and how near it came to what the environments and
+    /// the learner could do alone
+    #[arg(long)]
+    profile: bool,
 }
 
 /// What to train: shared with `starling config show`.
@@ -50,6 +54,9 @@ pub(super) struct Wanted {
     /// Steps of all environments together
     #[arg(long)]
     steps: Option<u64>,
+    /// Environments of the run; `auto` chooses by mode, cores and device
+    #[arg(long, value_name = "N|auto", value_parser = number_or_auto)]
+    num_envs: Option<usize>,
     /// Settings, laid over everything else: algo.learning_rate=0.001 mode=threads envs=32 …
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
@@ -65,6 +72,7 @@ impl Wanted {
         }
         overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
         overrides.extend(self.steps.map(|steps| format!("steps={steps}")));
+        overrides.extend(self.num_envs.map(|envs| format!("envs={envs}")));
         Request {
             env,
             algo: self.algo,
@@ -72,6 +80,16 @@ impl Wanted {
             file: self.config,
             overrides,
         }
+    }
+}
+
+/// A number, where `auto` is 0.
+fn number_or_auto(text: &str) -> Result<usize, String> {
+    match text {
+        "auto" => Ok(0),
+        number => number
+            .parse()
+            .map_err(|_| "allowed: a number, or auto".to_owned()),
     }
 }
 
@@ -131,10 +149,15 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     write_log(&folder)?;
     let mut progress = Progress::new(args.quiet);
     progress.begin(&config, folder.path());
-    let training = Training::start(config, &folder)?;
+    let training = Training::start(config.clone(), &folder)?;
+    let profile = training.profile();
     let outcome = training.run(&stop, args.stop_after, &mut progress)?;
     progress.end();
-    Ok(finish(&outcome, folder.path(), args.quiet))
+    let code = finish(&outcome, folder.path(), args.quiet);
+    if args.profile {
+        super::profile::print(&config, &profile, outcome.status.steps_per_second)?;
+    }
+    Ok(code)
 }
 
 /// Set by the first Ctrl-C or SIGTERM; the second one ends the program at once.
