@@ -34,6 +34,7 @@ pub mod bench;
 pub mod commands;
 pub mod peers;
 pub mod presets;
+pub mod protocol;
 pub mod roms;
 pub mod settings;
 pub mod verify;

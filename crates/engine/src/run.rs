@@ -378,6 +378,7 @@ impl Training {
             self.config.settings.eval.episodes,
             self.config.settings.seed,
             self.tally.env_steps,
+            &[],
         )?;
         self.set_busy(false);
         self.clock.evaluating += started.elapsed();
@@ -728,12 +729,13 @@ impl Tally {
     }
 }
 
-/// Plays episodes with the weights of a checkpoint.
+/// Plays episodes with the weights of a checkpoint, and notes the returns at some steps of each.
 pub fn evaluate_checkpoint(
     config: &RunConfig,
     checkpoint: &Checkpoint,
     episodes: usize,
     seed: u64,
+    marks: &[u64],
 ) -> Result<Evaluation, EngineError> {
     starling_nets::set_threads(config.torch_threads());
     let algorithm = config.algorithm()?;
@@ -742,7 +744,16 @@ pub fn evaluate_checkpoint(
         version: 0,
         values: weights_of(config, checkpoint, &*algorithm, device)?,
     };
-    evaluate(config, &*algorithm, &weights, device, episodes, seed, 0)
+    evaluate(
+        config,
+        &*algorithm,
+        &weights,
+        device,
+        episodes,
+        seed,
+        0,
+        marks,
+    )
 }
 
 /// The policy of a checkpoint, ready to act.
