@@ -15,6 +15,7 @@ pub mod c51;
 pub mod dqn;
 pub mod impala;
 pub mod iqn;
+pub mod ngu;
 pub mod ops;
 pub mod ppo;
 pub mod pqn;

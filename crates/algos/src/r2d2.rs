@@ -125,8 +125,8 @@ impl R2d2 {
             return misfit("with algo.net.noisy_sigma");
         }
         let mut layout = Layout::default();
-        let (obs, action) = (&spaces.observation, &spaces.action);
-        let net = RecurrentQ::new(&mut layout, &shared.net, obs, action, size);
+        let both = (&spaces.observation, &spaces.action);
+        let net = RecurrentQ::new(&mut layout, &shared.net, "", both, size, 0);
         match net {
             Err(ShapeMismatch(reason)) => misfit(&format!("here: {reason}")),
             Ok(net) => Ok(Self {
@@ -217,6 +217,7 @@ impl Remembering {
             obs: tree_of(&rollout.obs, &[t], device),
             actions: actions.unsqueeze(0),
             rewards: rewards.unsqueeze(0),
+            extra: None,
             // Where an episode begins the memory is zero already.
             starts: Tensor::zeros([1, envs], cpu),
         }
@@ -232,23 +233,6 @@ impl Remembering {
             None => zeros(),
         };
         (part("hidden"), part("cell"))
-    }
-
-    /// Brings the reward of step `t` into the memory, unless the episode ended with it.
-    fn remember_reward(rollout: &Rollout, t: usize, state: &mut Tree<Array>) {
-        let Some(Tree::Leaf(column)) = state.get_mut("reward") else {
-            return;
-        };
-        let rewards = rollout.rewards.at(&[t]);
-        let ends = [&rollout.terminated, &rollout.truncated].map(|flags| flags.at(&[t]).bytes);
-        let column = column.as_mut_slice::<f32>().iter_mut();
-        for (b, (to, reward)) in column.zip(rewards.as_slice::<f32>()).enumerate() {
-            *to = if ends.iter().any(|flags| flags[b] != 0) {
-                0.0
-            } else {
-                *reward
-            };
-        }
     }
 
     /// |error| of every step of a rollout, `[T, B]`, as the learner would see it.
@@ -317,7 +301,7 @@ impl Policy for Remembering {
 
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>) {
         if t > 0 {
-            Self::remember_reward(rollout, t - 1, acting.state);
+            remember_reward(rollout, t - 1, acting.state);
         }
         let envs = rollout.envs();
         if let Some(record) = rollout.policy.get_mut("state") {
@@ -373,7 +357,7 @@ impl Policy for Remembering {
 
     fn finish(&mut self, _group: usize, parts: &mut [Part<'_>]) {
         for Part { rollout, acting } in parts {
-            Self::remember_reward(rollout, rollout.steps() - 1, acting.state);
+            remember_reward(rollout, rollout.steps() - 1, acting.state);
             let Some(trace) = self.trace.remove(&acting.first_env) else {
                 continue;
             };
@@ -387,7 +371,24 @@ impl Policy for Remembering {
     }
 }
 
-fn leaf<'a>(tree: &'a Tree<Array>, name: &str) -> Option<&'a Array> {
+/// Brings the reward of step `t` into a policy's memory, unless the episode ended with it.
+pub(crate) fn remember_reward(rollout: &Rollout, t: usize, state: &mut Tree<Array>) {
+    let Some(Tree::Leaf(column)) = state.get_mut("reward") else {
+        return;
+    };
+    let rewards = rollout.rewards.at(&[t]);
+    let ends = [&rollout.terminated, &rollout.truncated].map(|flags| flags.at(&[t]).bytes);
+    let column = column.as_mut_slice::<f32>().iter_mut();
+    for (b, (to, reward)) in column.zip(rewards.as_slice::<f32>()).enumerate() {
+        *to = if ends.iter().any(|flags| flags[b] != 0) {
+            0.0
+        } else {
+            *reward
+        };
+    }
+}
+
+pub(crate) fn leaf<'a>(tree: &'a Tree<Array>, name: &str) -> Option<&'a Array> {
     tree.get(name)?.leaf()
 }
 
@@ -435,6 +436,7 @@ impl R2d2Learner {
                 .map(|array| tensor_of(array, device).flatten(0, 1)),
             actions: previous_actions(&previous, &starts, net.actions()),
             rewards: tensor_of(&batch.prev_rewards, device),
+            extra: None,
             starts,
         };
         let total = input.starts.size()[0];
@@ -686,6 +688,7 @@ mod tests {
             }),
             actions: previous_actions(&actions, &starts, 2),
             rewards: rewards * (starts.ones_like() - &starts),
+            extra: None,
             starts,
         };
         let zero = || Tensor::zeros([1, 5], (Kind::Float, cpu));

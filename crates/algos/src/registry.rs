@@ -7,8 +7,8 @@ use starling_tree::{Array, DType};
 
 use crate::config::{ConfigError, parse_config, parse_parts, side_by_side};
 use crate::{
-    Algorithm, LearnError, Saved, Spaces, a2c, apex, appo, c51, dqn, impala, iqn, ppo, pqn, qr_dqn,
-    r2d2, rainbow,
+    Algorithm, LearnError, Saved, Spaces, a2c, apex, appo, c51, dqn, impala, iqn, ngu, ppo, pqn,
+    qr_dqn, r2d2, rainbow,
 };
 
 /// One line of the table.
@@ -136,6 +136,16 @@ pub fn all() -> &'static [AlgoSpec] {
                 build: |given, spaces| {
                     let (shared, config) = parse_parts("algo", given, &iqn::defaults())?;
                     iqn::build(shared, config, spaces)
+                },
+            },
+            AlgoSpec {
+                name: "ngu",
+                summary: "R2D2 that is also rewarded for what is new, with a bandit over how much",
+                paper: "Badia et al. 2020",
+                defaults: || side_by_side(&ngu::defaults()),
+                build: |given, spaces| {
+                    let (shared, config) = parse_parts("algo", given, &ngu::defaults())?;
+                    ngu::build(shared, config, spaces)
                 },
             },
             AlgoSpec {

@@ -16,6 +16,8 @@ pub struct Evaluation {
     pub returns: Vec<f64>,
     /// Steps of each episode.
     pub lengths: Vec<f64>,
+    /// For each of the steps that were asked for, the sum of rewards of each episode so far.
+    pub returns_at: Vec<Vec<f64>>,
 }
 
 impl Evaluation {
@@ -40,7 +42,9 @@ const MOST_ENVS: usize = 16;
 /// Plays `episodes` episodes of a run's environment with the given weights.
 ///
 /// Every environment plays a fixed number of them, so that short episodes do not count more
-/// than long ones. Seed and `index` (which evaluation this is) fix all chance in it.
+/// than long ones. Seed and `index` (which evaluation this is) fix all chance in it. `marks` are
+/// steps of an episode at which its return so far is noted.
+#[expect(clippy::too_many_arguments, reason = "each is another thing")]
 pub fn evaluate(
     config: &RunConfig,
     algorithm: &dyn Algorithm,
@@ -49,6 +53,7 @@ pub fn evaluate(
     episodes: usize,
     seed: u64,
     index: u64,
+    marks: &[u64],
 ) -> Result<Evaluation, EngineError> {
     let count = episodes.min(MOST_ENVS);
     let first = index.wrapping_mul(MOST_ENVS as u64);
@@ -71,7 +76,8 @@ pub fn evaluate(
         .collect();
     let mut state = Tree::zeros(&policy.state(), &[count]);
     // Environment i plays episodes i, i + count, i + 2·count, …
-    let mut played: Vec<Vec<(f64, f64)>> = vec![Vec::new(); count];
+    let mut played: Vec<Vec<Played>> = vec![Vec::new(); count];
+    let mut course = vec![Course::default(); count];
     let quota = |env: usize| (episodes - env).div_ceil(count);
 
     envs.reset(&mut rollout)?;
@@ -87,6 +93,9 @@ pub fn evaluate(
         rollout.state.clone_from(acting.state);
         policy.act(0, &mut rollout, acting.reborrow());
         envs.step(0, &mut rollout)?;
+        for (course, &reward) in course.iter_mut().zip(rollout.rewards.as_slice::<f32>()) {
+            course.step(reward, marks);
+        }
         forget_ended(acting.state, &rollout, 0);
         let rollout_and_acting = Part {
             rollout: &mut rollout,
@@ -95,12 +104,70 @@ pub fn evaluate(
         policy.finish(0, &mut [rollout_and_acting]);
         rollout.carry_over();
         for episode in envs.finished() {
+            let noted = std::mem::take(&mut course[episode.env]).noted;
             if played[episode.env].len() < quota(episode.env) {
-                played[episode.env].push((episode.return_, episode.length as f64));
+                played[episode.env].push(Played {
+                    return_: episode.return_,
+                    length: episode.length as f64,
+                    noted,
+                });
             }
         }
     }
-    let in_order = (0..episodes).map(|i| played[i % count][i / count]);
-    let (returns, lengths) = in_order.unzip();
-    Ok(Evaluation { returns, lengths })
+    let in_order: Vec<&Played> = (0..episodes)
+        .map(|i| &played[i % count][i / count])
+        .collect();
+    let at = |mark: usize| {
+        // An episode that ended before keeps what it had.
+        let returns = in_order
+            .iter()
+            .map(|played| played.noted.get(mark).copied().unwrap_or(played.return_));
+        returns.collect()
+    };
+    Ok(Evaluation {
+        returns: in_order.iter().map(|played| played.return_).collect(),
+        lengths: in_order.iter().map(|played| played.length).collect(),
+        returns_at: (0..marks.len()).map(at).collect(),
+    })
+}
+
+/// One episode.
+#[derive(Clone)]
+struct Played {
+    return_: f64,
+    length: f64,
+    /// Returns at the marks that it reached.
+    noted: Vec<f64>,
+}
+
+/// An episode under way.
+#[derive(Clone, Default)]
+struct Course {
+    steps: u64,
+    return_: f64,
+    noted: Vec<f64>,
+}
+
+impl Course {
+    fn step(&mut self, reward: f32, marks: &[u64]) {
+        self.steps += 1;
+        self.return_ += f64::from(reward);
+        if marks.get(self.noted.len()) == Some(&self.steps) {
+            self.noted.push(self.return_);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn returns_are_noted_at_the_marks() {
+        let mut course = Course::default();
+        for _ in 0..5 {
+            course.step(2.0, &[2, 4, 9]);
+        }
+        assert_eq!(course.noted, [4.0, 8.0]);
+    }
 }

@@ -143,6 +143,7 @@ impl Training {
             discounted_returns: Window::new(WINDOW),
             lengths: Window::new(WINDOW),
             nonzero_rewards: Window::new(WINDOW),
+            game_scores: Window::new(WINDOW),
             last_eval: None,
             best_eval: None,
             eval_steps: 0.0,
@@ -377,6 +378,7 @@ impl Training {
             self.config.settings.eval.episodes,
             self.config.settings.seed,
             self.tally.env_steps,
+            &[],
         )?;
         self.set_busy(false);
         self.clock.evaluating += started.elapsed();
@@ -446,6 +448,9 @@ impl Training {
         row.set_summary("Length", &lengths);
         let nonzero: Summary = tally.nonzero_rewards.summary();
         row.set_summary("NonzeroRewards", &nonzero);
+        if !tally.game_scores.is_empty() {
+            row.set_summary("GameScore", &tally.game_scores.summary());
+        }
         row.set("charts/episodic_return", returns.average);
         row.set("charts/episodic_length", lengths.average);
         row.set("charts/SPS", new_steps as f64 / seconds);
@@ -717,16 +722,20 @@ impl Tally {
             self.discounted_returns.push(episode.discounted_return);
             self.lengths.push(episode.length as f64);
             self.nonzero_rewards.push(episode.nonzero_rewards as f64);
+            if let Some(score) = episode.game_score {
+                self.game_scores.push(score);
+            }
         }
     }
 }
 
-/// Plays episodes with the weights of a checkpoint.
+/// Plays episodes with the weights of a checkpoint, and notes the returns at some steps of each.
 pub fn evaluate_checkpoint(
     config: &RunConfig,
     checkpoint: &Checkpoint,
     episodes: usize,
     seed: u64,
+    marks: &[u64],
 ) -> Result<Evaluation, EngineError> {
     starling_nets::set_threads(config.torch_threads());
     let algorithm = config.algorithm()?;
@@ -735,7 +744,16 @@ pub fn evaluate_checkpoint(
         version: 0,
         values: weights_of(config, checkpoint, &*algorithm, device)?,
     };
-    evaluate(config, &*algorithm, &weights, device, episodes, seed, 0)
+    evaluate(
+        config,
+        &*algorithm,
+        &weights,
+        device,
+        episodes,
+        seed,
+        0,
+        marks,
+    )
 }
 
 /// The policy of a checkpoint, ready to act.

@@ -94,8 +94,8 @@ impl QNetwork {
         outputs: usize,
     ) -> Result<Self, ShapeMismatch> {
         let actions = number_of_actions(actions)?;
-        let torso = config.build_torso(layout, observations)?;
-        let head = QHead::new(layout, config, torso.features, actions, outputs);
+        let torso = config.build_torso(layout, "", observations)?;
+        let head = QHead::new(layout, config, "", torso.features, actions, outputs);
         Ok(Self { torso, head })
     }
 
@@ -122,13 +122,19 @@ impl QNetwork {
 }
 
 impl QNetConfig {
-    /// The torso for observations of a space.
+    /// The torso for observations of a space; `prefix` stands before the names of its parameters.
     pub fn build_torso(
         &self,
         layout: &mut Layout,
+        prefix: &str,
         observations: &Space,
     ) -> Result<Torso, ShapeMismatch> {
-        Torso::new(layout, "torso", observations, &self.of_torso())
+        Torso::new(
+            layout,
+            &format!("{prefix}torso"),
+            observations,
+            &self.of_torso(),
+        )
     }
 
     /// What the torso is to be like.
@@ -170,17 +176,20 @@ pub struct QHead {
 }
 
 impl QHead {
-    /// Adds the head's parameters to a layout.
+    /// Adds the head's parameters to a layout; `prefix` stands before their names.
     pub fn new(
         layout: &mut Layout,
         config: &QNetConfig,
+        prefix: &str,
         features: usize,
         actions: usize,
         outputs: usize,
     ) -> Self {
         let mut noise = 0;
-        let mut stream =
-            |name, outputs| Stream::new(layout, &mut noise, config, name, features, outputs);
+        let mut stream = |name: &str, outputs| {
+            let name = format!("{prefix}{name}");
+            Stream::new(layout, &mut noise, config, &name, features, outputs)
+        };
         let advantage = stream("advantage", actions * outputs);
         let value = config.dueling.then(|| stream("value", outputs));
         Self {

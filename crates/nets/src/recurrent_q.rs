@@ -27,6 +27,8 @@ pub struct RecurrentInput {
     pub actions: Tensor,
     /// Previous rewards, `[T, B]`; zero where an episode begins.
     pub rewards: Tensor,
+    /// What else it is told, `[T, B, E]`; nothing if E is 0.
+    pub extra: Option<Tensor>,
     /// 1 where an episode begins, `[T, B]`: the state is zero before it.
     pub starts: Tensor,
 }
@@ -42,6 +44,7 @@ impl RecurrentInput {
                 .map(|tensor| tensor.narrow(0, first * envs, count * envs)),
             actions: part(&self.actions),
             rewards: part(&self.rewards),
+            extra: self.extra.as_ref().map(part),
             starts: part(&self.starts),
         }
     }
@@ -51,20 +54,22 @@ impl RecurrentInput {
 pub type LstmState = (Tensor, Tensor);
 
 impl RecurrentQ {
-    /// A network for the spaces of an environment with discrete actions, with an LSTM of `size`.
+    /// A network for the spaces of an environment with discrete actions, with an LSTM of `size`
+    /// that is told `extra` more numbers; `prefix` stands before the names of its parameters.
     pub fn new(
         layout: &mut Layout,
         config: &QNetConfig,
-        observations: &Space,
-        actions: &Space,
+        prefix: &str,
+        (observations, actions): (&Space, &Space),
         size: usize,
+        extra: usize,
     ) -> Result<Self, ShapeMismatch> {
         let actions = number_of_actions(actions)?;
-        let torso = config.build_torso(layout, observations)?;
-        let inputs = torso.features + actions + 1;
+        let torso = config.build_torso(layout, prefix, observations)?;
+        let inputs = torso.features + actions + 1 + extra;
         let init = layer_init(config.orthogonal, inputs, 1.0);
-        let core = Lstm::new(layout, "core", inputs, size, init);
-        let head = QHead::new(layout, config, size, actions, 1);
+        let core = Lstm::new(layout, &format!("{prefix}core"), inputs, size, init);
+        let head = QHead::new(layout, config, prefix, size, actions, 1);
         Ok(Self { torso, core, head })
     }
 
@@ -91,7 +96,9 @@ impl RecurrentQ {
         let features = self.torso.forward(params, &input.obs);
         let features = features.reshape([steps, envs, -1]);
         let rewards = input.rewards.unsqueeze(-1);
-        let x = Tensor::cat(&[&features, &input.actions, &rewards], -1);
+        let mut parts = vec![&features, &input.actions, &rewards];
+        parts.extend(&input.extra);
+        let x = Tensor::cat(&parts, -1);
         let (hidden, cell) = self
             .core
             .forward(params, &x, &input.starts, (&state.0, &state.1));
@@ -126,7 +133,7 @@ mod tests {
             head_hidden: 4,
             ..QNetConfig::default()
         };
-        let net = RecurrentQ::new(&mut layout, &config, &obs, &actions, 6).unwrap();
+        let net = RecurrentQ::new(&mut layout, &config, "", (&obs, &actions), 6, 2).unwrap();
         let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
         let starts = Tensor::from_slice(&[1f32, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]).reshape([4, 2]);
         let taken = Tensor::from_slice(&[0i64, 0, 1, 0, 1, 1, 0, 1]).reshape([4, 2]);
@@ -134,6 +141,7 @@ mod tests {
             obs: Tree::Leaf(Tensor::arange(24, CPU).reshape([8, 3]) / 10.0),
             actions: previous_actions(&taken, &starts, 2),
             rewards: Tensor::arange(8, CPU).reshape([4, 2]) * 0.3,
+            extra: Some(Tensor::arange(16, CPU).reshape([4, 2, 2]) * 0.1),
             starts,
         };
         let zero = || (Tensor::zeros([2, 6], CPU), Tensor::zeros([2, 6], CPU));

@@ -25,6 +25,8 @@ mod error;
 mod folder;
 mod metrics;
 pub mod plot;
+mod scores;
+mod statistics;
 pub mod tensorboard;
 mod utc;
 
@@ -33,4 +35,6 @@ pub use csv::Table;
 pub use error::{Error, Result};
 pub use folder::{GitState, RunFolder, RunInfo, Version, host_name};
 pub use metrics::{Recorder, RecorderState, Row, STEP_COLUMN, Summary, Window};
-pub use plot::{Band, PlotOptions, Run, plot};
+pub use plot::{Band, PlotOptions, RETURN_COLUMNS, Run, plot};
+pub use scores::{GameScores, scores_of};
+pub use statistics::{Aggregate, Estimate, aggregate, interquartile_mean};

@@ -33,6 +33,17 @@ impl Run {
         })
     }
 
+    /// The last value of a column, by default of the returns.
+    pub fn last(&self, key: Option<&str>) -> Option<f64> {
+        let values = match key {
+            Some(key) => self.table.column(key)?,
+            None => RETURN_COLUMNS
+                .iter()
+                .find_map(|name| self.table.column(name))?,
+        };
+        values.into_iter().rev().find(|value| !value.is_nan())
+    }
+
     /// Reads a run's `eval.csv` instead.
     pub fn read_eval(run: &RunFolder) -> Result<Self> {
         Ok(Self {

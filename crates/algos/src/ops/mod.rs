@@ -1,7 +1,9 @@
 //! Arithmetic that several algorithms share.
 
 mod advantage;
+mod bandit;
 mod categorical;
+mod episodic;
 mod epsilon;
 mod munchausen;
 mod n_step;
@@ -10,7 +12,9 @@ mod rescale;
 mod vtrace;
 
 pub use advantage::{Advantages, generalized_advantages, lambda_returns};
+pub use bandit::{choose_arm, discount_ladder, intrinsic_weight};
 pub use categorical::{divergence, project, support};
+pub use episodic::EpisodicNovelty;
 pub use epsilon::{apex_ladder, linear_decay, log_spaced};
 pub use munchausen::Munchausen;
 pub use n_step::{Ahead, Next, n_steps_ahead};

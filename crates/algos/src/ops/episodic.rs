@@ -1,0 +1,98 @@
+//! How new something is within an episode (Badia et al. 2020, "Never Give Up").
+
+use serde::{Deserialize, Serialize};
+
+/// Settings of the episodic novelty.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EpisodicNovelty {
+    /// Places remembered of an episode; then the oldest is forgotten.
+    pub memory_steps: usize,
+    /// Nearest places that are looked at (k).
+    pub neighbours: usize,
+    /// How quickly likeness falls with distance (ε of the kernel).
+    pub kernel_epsilon: f64,
+    /// Distances below this, over the mean, count as none (ξ).
+    pub cluster_distance: f64,
+    /// Keeps the denominator away from zero (c).
+    pub pseudo_counts: f64,
+    /// Likeness above which there is no reward at all (s_max).
+    pub max_similarity: f64,
+}
+
+impl Default for EpisodicNovelty {
+    fn default() -> Self {
+        Self {
+            memory_steps: 1000,
+            neighbours: 10,
+            kernel_epsilon: 1e-4,
+            cluster_distance: 0.008,
+            pseudo_counts: 1e-3,
+            max_similarity: 8.0,
+        }
+    }
+}
+
+impl EpisodicNovelty {
+    /// The reward of a place whose nearest neighbours are at these distances, when `mean` is the
+    /// running mean of such distances.
+    pub fn reward(&self, distances: &[f32], mean: f64) -> f64 {
+        let mean = mean.max(1e-8);
+        let kernel = distances.iter().map(|&distance| {
+            let distance = (f64::from(distance) / mean - self.cluster_distance).max(0.0);
+            self.kernel_epsilon / (distance + self.kernel_epsilon)
+        });
+        let similarity = kernel.sum::<f64>().sqrt() + self.pseudo_counts;
+        match similarity > self.max_similarity {
+            true => 0.0,
+            false => 1.0 / similarity,
+        }
+    }
+
+    /// The k smallest squared distances of a place to those remembered (one after the other);
+    /// `None` while there are fewer than k.
+    pub fn nearest(&self, place: &[f32], memory: &[f32]) -> Option<Vec<f32>> {
+        let remembered = memory.chunks_exact(place.len());
+        let mut distances: Vec<f32> = remembered
+            .map(|other| {
+                let squares = place.iter().zip(other).map(|(a, b)| (a - b) * (a - b));
+                squares.sum()
+            })
+            .collect();
+        let k = self.neighbours;
+        if distances.len() < k || k == 0 {
+            return None;
+        }
+        distances.select_nth_unstable_by(k - 1, f32::total_cmp);
+        distances.truncate(k);
+        Some(distances)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of an independent script.
+    #[test]
+    fn rewards_computed_elsewhere() {
+        let novelty = EpisodicNovelty::default();
+        let distances: Vec<f32> = (0..10).map(|i| i as f32).collect();
+        assert!((novelty.reward(&distances, 4.5) - 0.998354).abs() < 1e-6);
+        assert!((novelty.reward(&[0.0; 10], 1.0) - 0.316128).abs() < 1e-6);
+        assert_eq!(novelty.reward(&[0.0; 65], 1.0), 0.0);
+    }
+
+    #[test]
+    fn the_nearest_are_found() {
+        let novelty = EpisodicNovelty {
+            neighbours: 2,
+            ..EpisodicNovelty::default()
+        };
+        let memory = [0.0, 0.0, 3.0, 4.0, 1.0, 0.0];
+        let mut nearest = novelty.nearest(&[0.0, 0.0], &memory).unwrap();
+        nearest.sort_by(f32::total_cmp);
+        assert_eq!(nearest, [0.0, 1.0]);
+        assert_eq!(novelty.nearest(&[0.0, 0.0], &memory[..2]), None);
+    }
+}
