@@ -3,7 +3,7 @@
 //!
 //! One pass over each rollout, in gradient steps of `batch_envs` trajectories. Losses are sums
 //! over steps and trajectories, not means, and the optimiser is RMSProp in TensorFlow's form;
-//! defaults are those of the multi-learner IMPALA.
+//! defaults are those of the multi-learner IMPALA, with the rollouts of 20 steps of its example.
 //!
 //! Where we differ from the paper: an episode that was cut off is bootstrapped from its final
 //! observation. A rollout holds T steps and what followed the last one, so that the learner
