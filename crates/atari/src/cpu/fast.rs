@@ -263,7 +263,7 @@ struct Fast<'a, L> {
     shadow: &'a mut Shadow,
     /// All collisions, where the beam has seen the log up to `settled_at` and no new ones come
     /// without a write.
-    collided: Option<u16>,
+    collided: Option<u32>,
     settled_at: usize,
     pins: &'a Pins,
     layout: L,

@@ -156,7 +156,7 @@ impl Tia {
 
     /// All collisions, if the beam has seen the whole log and there are no new ones until the next
     /// write.
-    pub(crate) fn settled_collisions(&self, log: &Log) -> Option<u16> {
+    pub(crate) fn settled_collisions(&self, log: &Log) -> Option<u32> {
         self.beam
             .settled_collisions()
             .filter(|_| self.replayed == log.used)
