@@ -156,8 +156,8 @@ pub(super) fn run<'a, L: Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>, pins: &
         shifted = Pins::new(machine, origin);
         &shifted
     };
-    let collided = machine.tia.settled_collisions(bus.log);
-    let (log, used) = bus.log.room();
+    let collided = machine.tia.settled_collisions(machine.frames.log());
+    let (log, used) = machine.frames.log_mut().room();
     let before = *used;
     let mut fast = Fast {
         a: core.a,

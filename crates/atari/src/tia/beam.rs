@@ -175,6 +175,35 @@ impl Beam {
         self.hmove_clock = LONG_AGO;
     }
 
+    /// Makes a state that came from elsewhere one that a beam can be in; `like` is a beam of the
+    /// same console.
+    pub(crate) fn fit(&mut self, like: &Self) {
+        self.window = like.window;
+        self.combs = like.combs;
+        let (top, bottom) = self.window;
+        let rows = self.line_start.saturating_sub(top) / LINE_CLOCKS;
+        if self.line_start != top + rows * LINE_CLOCKS || self.line_start > bottom {
+            self.line_start = top;
+        }
+        self.row = (self.line_start - top) / LINE_CLOCKS;
+        self.playfield &= 0xF_FFFF;
+        for position in &mut self.positions {
+            *position %= WIDTH as u8;
+        }
+        self.hmove_clock = self.hmove_clock.clamp(LONG_AGO, 1 << 20);
+        self.star_phase &= 3;
+        self.cut &= 0x3F;
+        for place in self
+            .cut_at
+            .iter_mut()
+            .chain([&mut self.counts_from, &mut self.drawn])
+        {
+            *place = (*place).min(WIDTH as u8);
+        }
+        self.changed = Changed(true);
+        self.sketch = Sketch::default();
+    }
+
     pub(crate) fn combs(&self) -> bool {
         self.combs
     }
