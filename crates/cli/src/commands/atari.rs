@@ -58,7 +58,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         .iter()
         .map(|name| find(name))
         .collect::<Result<_, _>>()?;
-    super::roms::ensure_all()?;
+    super::roms::ensure_games(&named)?;
     let python = peer(args.python.as_deref())?;
     let parts: &[Part] = match (args.modes, args.sticky) {
         (false, false) => &[Part::Default, Part::Modes, Part::Sticky],
