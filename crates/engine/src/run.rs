@@ -10,6 +10,7 @@ use starling_nets::Device;
 use starling_record::{
     Checkpoint, Checkpoints, Recorder, Retention, Row, RunFolder, Summary, Window,
 };
+use starling_replay::MemoryPlan;
 
 use crate::checkpoint::{self, Tally};
 use crate::collect::Place;
@@ -194,6 +195,14 @@ impl Training {
             elapsed,
         );
         Ok((training, notes))
+    }
+
+    /// The memory that the replay will take; `None` without one.
+    pub fn replay_memory(&self) -> Option<MemoryPlan> {
+        match &self.pupil.feed {
+            Feed::Rollouts => None,
+            Feed::Replay(feed) => Some(feed.replay.memory()),
+        }
     }
 
     /// Runs to the end, or until `stop` is set, or until `stop_after` steps of the whole run

@@ -132,6 +132,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut progress = Progress::new(args.quiet);
     progress.begin(&config, folder.path());
     let training = Training::start(config, &folder)?;
+    progress.replay(training.replay_memory());
     let outcome = training.run(&stop, args.stop_after, &mut progress)?;
     progress.end();
     Ok(finish(&outcome, folder.path(), args.quiet))
