@@ -160,11 +160,13 @@ mod tests {
     #[test]
     fn every_preset_resolves() {
         for preset in all() {
-            let (family, algo) = preset.name.split_once('/').unwrap();
+            let (family, _) = preset.name.split_once('/').unwrap();
+            let algo = algo_of(preset.name).unwrap();
             let envs = crate::envs::registry::all().into_iter();
             for env in envs.filter(|env| env.family == family) {
                 let mut request = Request::new(env.id);
                 request.algo = Some(algo.to_owned());
+                request.preset = Some(preset.name.to_owned());
                 let continuous = env.id.contains("Continuous") || env.id.starts_with("Pendulum");
                 let policies = ["a2c", "appo", "impala", "ppo"];
                 if !policies.contains(&algo) && continuous {
