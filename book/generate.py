@@ -17,6 +17,30 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ROOT / "book" / "src" / "reference"
+# Algorithms whose settings are the shared ones of action values and those of a file: the file that
+# tells of them, and the file that has their own settings.
+VALUE_BASED = {
+    "apex-dqn": ("apex", "dqn"),
+    "apex-rainbow": ("apex", "c51"),
+    "apex-rainbow-iqn": ("apex", "iqn"),
+    "c51": ("c51", "c51"),
+    "dqn": ("dqn", "dqn"),
+    "epsilon-rainbow": ("rainbow", "c51"),
+    "iqn": ("iqn", "iqn"),
+    "ngu": ("ngu", "ngu"),
+    "qr-dqn": ("qr_dqn", "qr_dqn"),
+    "r2d2": ("r2d2", "r2d2"),
+    "rainbow": ("rainbow", "c51"),
+    "rainbow-iqn": ("rainbow", "iqn"),
+}
+# Structures of settings within those of algorithms, and their crates.
+SECTIONS = {
+    "EpisodicNovelty": "algos",
+    "Ladder": "algos",
+    "Munchausen": "algos",
+    "PriorityConfig": "replay",
+    "SequenceConfig": "replay",
+}
 HEAD = "<!-- Written by book/generate.py: change the source, not this page. -->\n\n"
 
 
@@ -173,11 +197,15 @@ def network(program: Program, source: Source) -> str:
     text += "## The network\n\n"
     rows = nested_rows("algo.net.", "nets", "NetConfig", algo["net"], source)
     text += settings_table(rows, source)
+    text += "\n## The network of action values\n\nOf algorithms such as DQN, instead.\n\n"
+    values = program.defaults("dqn")["algo"]["net"]
+    rows = nested_rows("algo.net.", "nets", "QNetConfig", values, source)
+    text += settings_table(rows, source)
     text += "\n## The optimiser\n\n"
     rows = nested_rows("algo.optimizer.", "nets", "OptimizerConfig", algo["optimizer"], source)
     text += settings_table(rows, source)
     text += (
-        "\nDQN has its own default of `algo.optimizer.eps`.\n\n"
+        "\nSome algorithms have defaults of their own for `algo.optimizer`.\n\n"
         "## Schedules\n\nA setting of the kind *number or schedule* is either a plain number, or"
         " a straight line over the run:\n\n"
         "```yaml\nlearning_rate: {start: 0.001, end: 0.0, by: 0.5}\n```\n\n"
@@ -192,30 +220,37 @@ def network(program: Program, source: Source) -> str:
 
 def algorithm(name: str, program: Program, source: Source) -> str:
     defaults = program.defaults(name)["algo"]
-    text = f"# {name.upper()}\n\n{source.module_comment(f'algos/src/{name}.rs')}\n\n"
+    told, own = VALUE_BASED.get(name, (name, name))
+    text = f"# {name.upper()}\n\n{source.module_comment(f'algos/src/{told}.rs')}\n\n"
     text += (
         "## Settings\n\nThe defaults are those without a preset; [presets](presets.md) change"
         " some of them. For `algo.net` and `algo.optimizer` see"
         " [networks, optimisers, schedules](network.md).\n\n"
     )
-    rows = []
-    path = ROOT / "crates" / "algos" / "src" / f"{name}.rs"
+    path = ROOT / "crates" / "algos" / "src" / f"{own}.rs"
+    fields = Only(source, path).fields("algos", "Config")
+    if name in VALUE_BASED:
+        fields = source.fields("algos", "ValueConfig") + fields
     usual = program.defaults("ppo")["algo"]["optimizer"]
-    for field, kind, words in Only(source, path).fields("algos", "Config"):
+    rows = []
+    for field, kind, words in fields:
         default = defaults.get(field)
-        inner = re.match(r"Option<(\w+Config)>$", kind)
-        if kind == "NetConfig":
+        if kind in ("NetConfig", "QNetConfig"):
             continue
         if kind == "OptimizerConfig":
             for part, value in default.items():
                 if value != usual[part]:
                     rows.append((f"algo.{field}.{part}", shown(value), "f64", words))
             continue
-        rows.append((f"algo.{field}", shown(default), kind, words))
-        if inner:
-            values = source.default_values("replay", inner[1])
-            for part, part_kind, part_words in source.fields("replay", inner[1]):
-                rows.append((f"algo.{field}.{part}", values[part], part_kind, part_words))
+        inner = re.sub(r"Option<(\w+)>$", r"\1", kind)
+        if inner not in SECTIONS:
+            rows.append((f"algo.{field}", shown(default), kind, words))
+            continue
+        if inner != kind:
+            rows.append((f"algo.{field}", "null" if default is None else "", kind, words))
+        values = default or source.default_values(SECTIONS[inner], inner)
+        for part, part_kind, part_words in source.fields(SECTIONS[inner], inner):
+            rows.append((f"algo.{field}.{part}", shown(values[part]), part_kind, part_words))
     return text + settings_table(rows, source)
 
 

@@ -67,6 +67,45 @@ fn dqn_solves_cartpole() {
     solves_cartpole("dqn");
 }
 
+#[test]
+fn c51_solves_cartpole() {
+    solves_cartpole("c51");
+}
+
+#[test]
+fn qr_dqn_solves_cartpole() {
+    solves_cartpole("qr-dqn");
+}
+
+#[test]
+fn iqn_solves_cartpole() {
+    solves_cartpole("iqn");
+}
+
+#[test]
+fn rainbow_solves_cartpole() {
+    solves_cartpole("rainbow");
+}
+
+#[test]
+fn epsilon_rainbow_solves_cartpole() {
+    solves_cartpole("epsilon-rainbow");
+}
+
+/// Who does not remember the sign cannot do better than 0 on average.
+#[test]
+fn r2d2_solves_the_t_maze() {
+    let outcome = train("TMaze-v0", "r2d2", &[]);
+    assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);
+}
+
+#[test]
+fn dqn_cannot_solve_the_t_maze() {
+    let outcome = train("TMaze-v0", "dqn", &["steps=50000"]);
+    let mean = outcome.status.mean_return.unwrap();
+    assert!(mean < 0.5, "{mean}");
+}
+
 /// The asynchronous half of the engine: actors on threads, replay, rate limiter.
 #[test]
 fn dqn_solves_cartpole_with_asynchronous_actors() {

@@ -154,4 +154,77 @@ mod tests {
         rollout.terminated = Array::from_slice(&[0u8, 1, 0], &[3, 1]);
         assert_eq!(priorities(&mut policy, &mut rollout), [0.5, 3.0, 1.0]);
     }
+
+    /// Noise, fractions and chance are each environment's own: whom it shares a batch with does
+    /// not change what it does.
+    #[test]
+    fn together_they_act_as_each_alone() {
+        let (mut shared, config) = apex_rainbow_iqn();
+        shared.net.hidden = Some(vec![6]);
+        shared.net.head_hidden = 6;
+        (shared.epsilon_start, shared.epsilon_end) = (0.3, 0.3);
+        let algorithm = iqn::build(shared, config, &spaces()).unwrap();
+        let weights = algorithm.learner(1, Device::Cpu).weights();
+        let mut policy = algorithm.policy(Device::Cpu);
+        policy.load(&weights).unwrap();
+        const STEPS: usize = 6;
+        let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
+        let records = policy.records();
+        let rollout = |first: f32, envs: usize| {
+            let nothing = Tree::empty();
+            let mut rollout = Rollout::new(STEPS, envs, &obs, &action, None, &records, &nothing);
+            let seen: Vec<f32> = (0..(STEPS + 1) * envs).map(|i| first + i as f32).collect();
+            rollout.obs = Tree::Leaf(Array::from_slice(&seen, &[STEPS + 1, envs, 1]));
+            rollout
+        };
+        let run = |policy: &mut dyn Policy, together: bool| {
+            let mut rollouts = [rollout(-3.0, 2), rollout(5.0, 1)];
+            let mut rngs: Vec<Vec<_>> = [0..2, 2..3]
+                .map(|envs| envs.map(|i| stream(1, "policy", i)).collect())
+                .into();
+            let mut states = [Tree::empty(), Tree::empty()];
+            for t in 0..=STEPS {
+                let parts = rollouts.iter_mut().zip(&mut rngs).zip(&mut states);
+                let parts = parts.zip([0, 2]);
+                let mut parts: Vec<Part<'_>> = parts
+                    .map(|(((rollout, rngs), state), first_env)| Part {
+                        rollout,
+                        acting: Acting {
+                            explore: true,
+                            env_steps: 0,
+                            first_env,
+                            total_envs: 3,
+                            rngs,
+                            state,
+                        },
+                    })
+                    .collect();
+                if t == STEPS {
+                    policy.finish(0, &mut parts);
+                } else if together {
+                    policy.act_together(t, 0, &mut parts);
+                } else {
+                    for part in parts {
+                        policy.act(t, part.rollout, part.acting);
+                    }
+                }
+            }
+            rollouts.map(|rollout| {
+                let Some(Tree::Leaf(priorities)) = rollout.policy.get("priority") else {
+                    panic!("there is a column of priorities");
+                };
+                (
+                    rollout.actions.clone(),
+                    priorities.as_slice::<f32>().to_vec(),
+                )
+            })
+        };
+        let (alone, together) = (run(&mut *policy, false), run(&mut *policy, true));
+        for ((actions, alone), (same, together)) in alone.iter().zip(&together) {
+            assert_eq!(actions, same);
+            for (a, b) in alone.iter().zip(together) {
+                assert!((a - b).abs() < 1e-4, "{a} is not {b}");
+            }
+        }
+    }
 }

@@ -48,6 +48,88 @@ impl<M: Method> Greedy<M> {
         }
     }
 
+    /// Chooses the actions of row `t` of several rollouts, in one batch.
+    fn choose(&mut self, t: usize, parts: &mut [Part<'_>]) {
+        if parts.is_empty() {
+            return;
+        }
+        let (method, device) = (&*self.method, self.device);
+        let length = method.net().0.head().noise;
+        let count = method.fractions().choosing;
+        let (mut noise, mut fractions, mut obs) = (Vec::new(), Vec::new(), Vec::new());
+        for Part { rollout, acting } in parts.iter_mut() {
+            if acting.explore && length > 0 {
+                noise.push(draw_noise(length, acting.rngs, device));
+            }
+            fractions.extend(draw_fractions(count, acting.rngs, device));
+            obs.push(tree_of(&rollout.obs, &[t], device));
+        }
+        let (noise, fractions) = (side_by_side(noise), side_by_side(fractions));
+        let Some(obs) = join(obs) else {
+            return;
+        };
+        let outputs =
+            no_grad(|| method.outputs(&self.params, &obs, noise.as_ref(), fractions.as_ref()));
+        let mut values = array_of(&method.values(&outputs));
+        let mut first = 0;
+        for part in parts {
+            let envs = part.acting.rngs.len();
+            let (taken, best) = self.decide(t, part, &mut values, first);
+            let (rollout_first, explore) = (part.acting.first_env, part.acting.explore);
+            if explore && self.config.actor_priorities {
+                let rows = |tensor: &Tensor| tensor.narrow(0, first as i64, envs as i64);
+                let outputs = rows(&outputs);
+                let pick = |actions: &[i64]| {
+                    let actions = Tensor::from_slice(actions).to_device(device);
+                    pick(&outputs, &actions.unsqueeze(-1))
+                };
+                let traced = Traced {
+                    taken: pick(&taken),
+                    best: pick(&best),
+                    fractions: fractions.as_ref().map(rows),
+                };
+                let trace = self.trace.entry(rollout_first).or_default();
+                trace.truncate(t);
+                trace.push(traced);
+            }
+            first += envs;
+        }
+    }
+
+    /// Writes the actions of one rollout, whose values begin with row `first`. Returns the actions
+    /// taken and the best ones.
+    fn decide(
+        &self,
+        t: usize,
+        part: &mut Part<'_>,
+        values: &mut Array,
+        first: usize,
+    ) -> (Vec<i64>, Vec<i64>) {
+        let Part { rollout, acting } = part;
+        let (mut taken, mut best) = (Vec::new(), Vec::new());
+        for (b, rng) in acting.rngs.iter_mut().enumerate() {
+            let legal = rollout.legal.as_ref().map(|mask| mask.at(&[t, b]));
+            let legal = legal.map(|row| row.as_slice::<u8>());
+            let mut row = values.at_mut(&[first + b]);
+            let greedy = greedy_action(row.as_mut_slice::<f32>(), legal);
+            let env = acting.first_env + b;
+            let epsilon = match acting.explore {
+                true => self
+                    .config
+                    .epsilon(acting.env_steps, env, acting.total_envs),
+                false => self.config.epsilon_eval,
+            };
+            let action = match rng.random::<f64>() < epsilon {
+                true => random_action(self.method.net().0.head().actions, legal, rng),
+                false => greedy,
+            };
+            rollout.actions.at_mut(&[t, b]).write(&[action as i64]);
+            taken.push(action as i64);
+            best.push(greedy as i64);
+        }
+        (taken, best)
+    }
+
     /// The numbers of the best legal actions `[N, W]` of observations that nobody acts on.
     fn best_of(&self, obs: &Tree<Tensor>, legal: Option<&Tensor>) -> Tensor {
         let count = self.method.fractions().choosing;
@@ -134,53 +216,11 @@ impl<M: Method> Policy for Greedy<M> {
     }
 
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>) {
-        let Acting {
-            explore,
-            env_steps,
-            first_env,
-            total_envs,
-            rngs,
-            ..
-        } = acting;
-        let (method, device) = (&*self.method, self.device);
-        let noise = method.net().0.head().noise;
-        let noise = (explore && noise > 0).then(|| draw_noise(noise, rngs, device));
-        let fractions = draw_fractions(method.fractions().choosing, rngs, device);
-        let obs = tree_of(&rollout.obs, &[t], device);
-        let outputs =
-            no_grad(|| method.outputs(&self.params, &obs, noise.as_ref(), fractions.as_ref()));
-        let mut values = array_of(&method.values(&outputs));
-        let (mut taken, mut best) = (Vec::new(), Vec::new());
-        for (b, rng) in rngs.iter_mut().enumerate() {
-            let legal = rollout.legal.as_ref().map(|mask| mask.at(&[t, b]));
-            let legal = legal.map(|row| row.as_slice::<u8>());
-            let mut row = values.at_mut(&[b]);
-            let greedy = greedy_action(row.as_mut_slice::<f32>(), legal);
-            let epsilon = match explore {
-                true => self.config.epsilon(env_steps, first_env + b, total_envs),
-                false => self.config.epsilon_eval,
-            };
-            let action = match rng.random::<f64>() < epsilon {
-                true => random_action(method.net().0.head().actions, legal, rng),
-                false => greedy,
-            };
-            rollout.actions.at_mut(&[t, b]).write(&[action as i64]);
-            taken.push(action as i64);
-            best.push(greedy as i64);
-        }
-        if explore && self.config.actor_priorities {
-            let pick = |actions: &[i64]| {
-                let actions = Tensor::from_slice(actions).to_device(device);
-                pick(&outputs, &actions.unsqueeze(-1))
-            };
-            let trace = self.trace.entry(first_env).or_default();
-            trace.truncate(t);
-            trace.push(Traced {
-                taken: pick(&taken),
-                best: pick(&best),
-                fractions,
-            });
-        }
+        self.choose(t, &mut [Part { rollout, acting }]);
+    }
+
+    fn act_together(&mut self, t: usize, _group: usize, parts: &mut [Part<'_>]) {
+        self.choose(t, parts);
     }
 
     fn finish(&mut self, _group: usize, parts: &mut [Part<'_>]) {
@@ -196,6 +236,37 @@ impl<M: Method> Policy for Greedy<M> {
             }
         }
     }
+}
+
+/// Tensors joined along their first dimension; `None` without any.
+fn side_by_side(mut tensors: Vec<Tensor>) -> Option<Tensor> {
+    match tensors.len() {
+        0 => None,
+        1 => tensors.pop(),
+        _ => Some(Tensor::cat(&tensors, 0)),
+    }
+}
+
+/// Observations of several rollouts as one batch.
+fn join(mut parts: Vec<Tree<Tensor>>) -> Option<Tree<Tensor>> {
+    if parts.len() < 2 {
+        return parts.pop();
+    }
+    let columns: Vec<Vec<&Tensor>> = parts
+        .iter()
+        .map(|part| {
+            part.leaves()
+                .into_iter()
+                .map(|(_, tensor)| tensor)
+                .collect()
+        })
+        .collect();
+    let mut leaf = 0;
+    Some(parts[0].map(|_| {
+        let column: Vec<&Tensor> = columns.iter().map(|part| part[leaf]).collect();
+        leaf += 1;
+        Tensor::cat(&column, 0)
+    }))
 }
 
 /// The n steps that follow each step of one environment.
