@@ -9,7 +9,7 @@ fn main() -> Result<(), starling::bench::BenchError> {
         starling::bench::envs("", out)?;
     }
     if wanted("replay") {
-        starling::bench::replay(out)?;
+        starling::bench::replay(None, false, out)?;
     }
     if wanted("collect") {
         starling::bench::collect(out)?;

@@ -141,9 +141,21 @@ impl Ale {
         self.play.outcome
     }
 
-    /// Starts the stream of sticky actions anew.
-    pub fn set_seed(&mut self, seed: u32) {
-        self.play.random = Mt19937::new(seed);
+    /// Starts the stream of sticky actions anew, as loading the cartridge again does. The next
+    /// thing is a reset.
+    ///
+    /// # Errors
+    /// Never for a cartridge that was loaded before.
+    pub fn reload(&mut self, seed: u32) -> Result<(), AleError> {
+        if self.sticky > 0.0 && self.game().sticks_in_menu() {
+            let fresh = Self::sticky(Arc::clone(self.console.rom()), seed, self.sticky)?;
+            let (mode, difficulty) = (self.play.mode, self.play.difficulty);
+            *self = fresh;
+            (self.play.mode, self.play.difficulty) = (mode, difficulty);
+        } else {
+            self.play.random = Mt19937::new(seed);
+        }
+        Ok(())
     }
 
     /// Sets the chance that a frame repeats the last action instead of taking the new one.

@@ -32,10 +32,12 @@ use starling_record::{RunFolder, RunInfo, Version};
 
 pub mod bench;
 pub mod commands;
+pub mod peers;
 pub mod presets;
 pub mod protocol;
 pub mod roms;
 pub mod settings;
+pub mod verify;
 
 /// Makes a run folder under `root`, writes what defines the run into it, and trains to the end.
 pub fn train(

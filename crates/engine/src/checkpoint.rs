@@ -45,6 +45,8 @@ pub(crate) struct Tally {
     pub(crate) lengths: Window,
     /// Steps with a reward, of the last 100 episodes.
     pub(crate) nonzero_rewards: Window,
+    /// Points of the last 100 games, where environments count them.
+    pub(crate) game_scores: Window,
     /// Step and mean return of the last evaluation.
     pub(crate) last_eval: Option<(u64, f64)>,
     /// Mean return of the best evaluation.

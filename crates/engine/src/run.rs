@@ -143,6 +143,7 @@ impl Training {
             discounted_returns: Window::new(WINDOW),
             lengths: Window::new(WINDOW),
             nonzero_rewards: Window::new(WINDOW),
+            game_scores: Window::new(WINDOW),
             last_eval: None,
             best_eval: None,
             eval_steps: 0.0,
@@ -447,6 +448,9 @@ impl Training {
         row.set_summary("Length", &lengths);
         let nonzero: Summary = tally.nonzero_rewards.summary();
         row.set_summary("NonzeroRewards", &nonzero);
+        if !tally.game_scores.is_empty() {
+            row.set_summary("GameScore", &tally.game_scores.summary());
+        }
         row.set("charts/episodic_return", returns.average);
         row.set("charts/episodic_length", lengths.average);
         row.set("charts/SPS", new_steps as f64 / seconds);
@@ -718,6 +722,9 @@ impl Tally {
             self.discounted_returns.push(episode.discounted_return);
             self.lengths.push(episode.length as f64);
             self.nonzero_rewards.push(episode.nonzero_rewards as f64);
+            if let Some(score) = episode.game_score {
+                self.game_scores.push(score);
+            }
         }
     }
 }

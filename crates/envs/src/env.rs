@@ -50,6 +50,12 @@ pub trait Env: Send {
         mask.fill(1);
     }
 
+    /// The points of the whole game that the last step ended, where they are not the sum of an
+    /// episode's rewards: rewards may be clipped, and a game may last for several episodes.
+    fn game_score(&self) -> Option<f64> {
+        None
+    }
+
     /// The whole state, such that [`restore`](Env::restore) continues exactly; `None` if this
     /// environment cannot be saved. A resumed run starts a new episode then.
     fn snapshot(&self) -> Option<Vec<u8>> {
@@ -94,6 +100,10 @@ impl<E: Env + ?Sized> Env for Box<E> {
 
     fn legal_actions(&self, mask: &mut [u8]) {
         (**self).legal_actions(mask);
+    }
+
+    fn game_score(&self) -> Option<f64> {
+        (**self).game_score()
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 
-use crate::atari::{self, ActionSet, AtariPreset, LifeLoss, Observation, Resize};
+use crate::atari::{self, ActionSet, AtariPreset, History, LifeLoss, Observation, Resize, Start};
 use crate::minatar::{self, MinAtar};
 use crate::wrappers::TimeLimit;
 use crate::{Env, EnvError, classic, exploration, memory};
@@ -91,15 +91,21 @@ pub struct EnvOptions {
     pub frame_skip: Option<u32>,
     /// Atari: which actions can be chosen; `minimal` if not given.
     pub actions: Option<ActionSet>,
-    /// Atari: at most so many times nothing is done at the start of a game (at least once, unless
-    /// it is 0); 30 if not given.
+    /// Atari: what is done at the start of a game; `noops` if not given.
+    pub start: Option<Start>,
+    /// Atari: how often that is done at most; 30 if not given.
     pub noop_max: Option<u32>,
+    /// Atari: what the older frames show at the start of an episode; `repeated` if not given.
+    pub history: Option<History>,
     /// Atari: whether fire is pressed at the start of an episode, and then the third action.
     pub fire_reset: Option<bool>,
     /// Atari: what the loss of a life does; `ignored` if not given.
     pub life_loss: Option<LifeLoss>,
     /// Atari: whether a reward is only its sign.
     pub clip_rewards: Option<bool>,
+    /// Atari: SABER's corrections of scores: a score that runs over its last digit loses nothing,
+    /// and Defender's points are counted as its screen shows them, by the hundred.
+    pub score_fixes: Option<bool>,
     /// Atari: frames after which a game is cut off; 108,000 (half an hour) if not given.
     pub max_frames: Option<u64>,
     /// Atari: frames without a reward after which a game is cut off; never if not given.
@@ -136,6 +142,9 @@ impl EnvOptions {
             (self.stack.is_some(), "stack"),
             (self.frame_skip.is_some(), "frame_skip"),
             (self.actions.is_some(), "actions"),
+            (self.start.is_some(), "start"),
+            (self.history.is_some(), "history"),
+            (self.score_fixes.is_some(), "score_fixes"),
             (self.noop_max.is_some(), "noop_max"),
             (self.fire_reset.is_some(), "fire_reset"),
             (self.life_loss.is_some(), "life_loss"),

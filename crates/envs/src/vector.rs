@@ -44,6 +44,8 @@ pub struct Episode {
     pub length: u64,
     /// Its number of steps with a reward other than 0.
     pub nonzero_rewards: u64,
+    /// The points of the game that ended with it, where there are such; see [`Env::game_score`].
+    pub game_score: Option<f64>,
 }
 
 /// The state of a [`VecEnv`], from which it continues exactly.
@@ -240,7 +242,8 @@ impl VecEnv {
                     write_legal(&*slot.env, t + 1, b, rollout);
                 }
                 if step.done() {
-                    vector.finished.push(slot.tally.episode(b));
+                    let score = slot.env.game_score();
+                    vector.finished.push(slot.tally.episode(b, score));
                     rollout.keep_final(t, b);
                     vector.reset_one(t + 1, b, rollout)?;
                 }
@@ -451,13 +454,14 @@ impl Tally {
         self.nonzero_rewards += u64::from(reward != 0.0);
     }
 
-    fn episode(self, env: usize) -> Episode {
+    fn episode(self, env: usize, game_score: Option<f64>) -> Episode {
         Episode {
             env,
             return_: self.return_,
             discounted_return: self.discounted_return,
             length: self.length,
             nonzero_rewards: self.nonzero_rewards,
+            game_score,
         }
     }
 }

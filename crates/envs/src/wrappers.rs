@@ -67,6 +67,10 @@ impl<E: Env> Env for TimeLimit<E> {
         self.env.legal_actions(mask);
     }
 
+    fn game_score(&self) -> Option<f64> {
+        self.env.game_score()
+    }
+
     fn snapshot(&self) -> Option<Vec<u8>> {
         save(&State {
             elapsed: self.elapsed,

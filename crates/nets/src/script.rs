@@ -34,18 +34,15 @@ impl Script {
         space: &Space,
     ) -> Result<Self, ShapeMismatch> {
         let problem = |what: String| ShapeMismatch(format!("{}: {what}", path.display()));
-        let last_line = |error: tch::TchError| {
-            let message = error.to_string();
-            let mut lines = message.lines().map(str::trim);
-            let line = lines.rfind(|line| !line.is_empty());
-            line.unwrap_or_default().to_owned()
-        };
+        // The optimiser of TorchScript compiles anew for shapes and gradients it has not seen, in
+        // the middle of a run; the operations themselves are the same without it.
+        tch::jit::set_graph_executor_optimize(false);
         let mut module = CModule::load(path)
-            .map_err(|error| problem(format!("not a TorchScript file: {}", last_line(error))))?;
+            .map_err(|error| problem(format!("not a TorchScript file: {}", reason(&error))))?;
         module.set_eval();
         let named = module
             .named_parameters()
-            .map_err(|error| problem(last_line(error)))?;
+            .map_err(|error| problem(reason(&error)))?;
         let mut params = Vec::new();
         let mut first = Vec::new();
         for (parameter, value) in named {
@@ -69,7 +66,7 @@ impl Script {
             problem(format!(
                 "it cannot be applied to these observations ({}); it takes its parameters and \
                  then the observation, see examples/torchscript",
-                last_line(error)
+                reason(&error)
             ))
         })?;
         let features = match *output.size().as_slice() {
@@ -101,4 +98,15 @@ impl Script {
             Err(error) => panic!("the user's network failed: {error}"),
         }
     }
+}
+
+/// What libtorch says went wrong, without the traces around it.
+fn reason(error: &tch::TchError) -> String {
+    let message = error.to_string();
+    let mut lines = message.lines().map(str::trim);
+    let named = lines
+        .clone()
+        .rfind(|line| line.starts_with("RuntimeError: "));
+    let line = named.or_else(|| lines.find(|line| !line.is_empty()));
+    line.unwrap_or_default().to_owned()
 }

@@ -194,27 +194,30 @@ pub(crate) struct TransitionParts<'a> {
 }
 
 impl TransitionParts<'_> {
-    /// Writes the entry at a place of a ring as transition `i`.
-    pub(crate) fn read(&mut self, plan: &Plan, stream: usize, ring: &Ring, place: usize, i: usize) {
+    /// Writes the entries at places of a ring as transitions from `first` on.
+    pub(crate) fn read(&mut self, plan: &Plan, from: Entries<'_>, first: usize) {
+        // Small things of all first: their reads overlap in the processor.
+        let mut steps = [0; READ_TOGETHER];
+        for (i, (&place, steps)) in from.places.iter().zip(&mut steps).enumerate() {
+            *steps = self.read_step(plan, &from, place, first + i);
+        }
+        for (i, (&place, &steps)) in from.places.iter().zip(&steps).enumerate() {
+            self.read_observations(plan, from.ring, place, steps, first + i);
+        }
+    }
+
+    /// Writes everything but observations; returns how many steps the next one is away.
+    fn read_step(&mut self, plan: &Plan, from: &Entries<'_>, place: usize, i: usize) -> usize {
+        let ring = from.ring;
         let target = ring.n_step(plan, place);
         let next = plan.after(place, target.steps);
         self.returns[i] = target.sum as f32;
         self.discounts[i] = target.discount as f32;
         self.versions[i] = ring.versions[place];
         self.ids[i] = SampleId {
-            slot: stream * plan.rows + place,
+            slot: from.stream * plan.rows + place,
             generation: ring.generation(plan, place),
         };
-        for (leaf, frames) in plan.frames.iter().enumerate() {
-            let obs = item(self.obs[leaf], i, frames.bytes * frames.stack);
-            ring.obs[leaf].read_back(place, obs);
-            let next_obs = item(self.next_obs[leaf], i, frames.bytes * frames.stack);
-            // Frames that both show are near already.
-            let shared = frames.stack.saturating_sub(target.steps) * frames.bytes;
-            let (old, new) = next_obs.split_at_mut(shared);
-            old.copy_from_slice(&obs[obs.len() - shared..]);
-            ring.obs[leaf].read_back(next, new);
-        }
         for (column, to) in ring.records.iter().zip(&mut self.records) {
             column.read_back(place, item(to, i, column.item()));
         }
@@ -225,7 +228,40 @@ impl TransitionParts<'_> {
                 column.read_back(place, item(to, i, column.item()));
             }
         }
+        target.steps
     }
+
+    fn read_observations(
+        &mut self,
+        plan: &Plan,
+        ring: &Ring,
+        place: usize,
+        steps: usize,
+        i: usize,
+    ) {
+        let next = plan.after(place, steps);
+        for (leaf, frames) in plan.frames.iter().enumerate() {
+            let obs = item(self.obs[leaf], i, frames.bytes * frames.stack);
+            ring.obs[leaf].read_back(place, obs);
+            let next_obs = item(self.next_obs[leaf], i, frames.bytes * frames.stack);
+            // Frames that both show are near already.
+            let shared = frames.stack.saturating_sub(steps) * frames.bytes;
+            let (old, new) = next_obs.split_at_mut(shared);
+            old.copy_from_slice(&obs[obs.len() - shared..]);
+            ring.obs[leaf].read_back(next, new);
+        }
+    }
+}
+
+/// Entries that are read under one lock at most: a writer waits for no more.
+pub(crate) const READ_TOGETHER: usize = 16;
+
+/// Some entries of one ring, at most [`READ_TOGETHER`].
+#[derive(Clone, Copy)]
+pub(crate) struct Entries<'a> {
+    pub(crate) stream: usize,
+    pub(crate) ring: &'a Ring,
+    pub(crate) places: &'a [usize],
 }
 
 /// The bytes of one item of a column.

@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 use crate::codec;
 
 /// One column of a ring: as many items of the same size as the ring has rows.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Column {
     /// Bytes of one item.
     item: usize,
     cells: Cells,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Cells {
     /// One item after the other.
-    Plain(Vec<u8>),
+    Plain(Memory),
     Packed(Packed),
 }
 
 /// Items that are compressed, most of them beside an earlier one, their key.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Packed {
     items: Vec<Item>,
     /// Bytes of a line of the picture: what is above a byte lies so far before it.
@@ -71,7 +71,7 @@ pub(crate) struct Packing {
 impl Column {
     /// Zeros, whose memory is taken as they are overwritten.
     pub(crate) fn plain(rows: usize, item: usize) -> Self {
-        let cells = Cells::Plain(vec![0; rows * item]);
+        let cells = Cells::Plain(Memory::zeros(rows * item));
         Self { item, cells }
     }
 
@@ -106,7 +106,7 @@ impl Column {
     /// Bytes of the items in memory.
     pub(crate) fn bytes(&self) -> usize {
         match &self.cells {
-            Cells::Plain(cells) => cells.len(),
+            Cells::Plain(cells) => cells.bytes().len(),
             Cells::Packed(packed) => packed.bytes + packed.items.len() * PACKED_OVERHEAD,
         }
     }
@@ -123,7 +123,7 @@ impl Column {
         let item = self.item;
         match &mut self.cells {
             Cells::Plain(cells) => {
-                cells[place * item..(place + 1) * item].copy_from_slice(from);
+                cells.bytes_mut()[place * item..(place + 1) * item].copy_from_slice(from);
             }
             Cells::Packed(packed) => packed.write(place, from),
         }
@@ -141,6 +141,7 @@ impl Column {
     pub(crate) fn read_back(&self, place: usize, to: &mut [u8]) {
         match &self.cells {
             Cells::Plain(cells) => {
+                let cells = cells.bytes();
                 let end = (place + 1) * self.item;
                 match end.checked_sub(to.len()) {
                     Some(start) => to.copy_from_slice(&cells[start..end]),
@@ -181,6 +182,44 @@ impl Column {
             item.bytes = bytes;
         }
         packed.bytes = packed.items.iter().map(|item| item.bytes as usize).sum();
+    }
+}
+
+/// Bytes that are zero at first and taken from the system as they are overwritten.
+#[derive(Debug)]
+enum Memory {
+    Heap(Vec<u8>),
+    /// In large pages where the system has them: rows are read from random places, and with
+    /// small pages finding out where these lie takes a good part of the time.
+    Mapped(memmap2::MmapMut),
+}
+
+impl Memory {
+    fn zeros(bytes: usize) -> Self {
+        // A few large pages at least, so that little is wasted.
+        if bytes >= 1 << 24
+            && let Ok(map) = memmap2::MmapMut::map_anon(bytes)
+        {
+            // Works as well without, only slower.
+            #[cfg(target_os = "linux")]
+            let _ = map.advise(memmap2::Advice::HugePage);
+            return Self::Mapped(map);
+        }
+        Self::Heap(vec![0; bytes])
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Mapped(bytes) => bytes,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Mapped(bytes) => bytes,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rand::{Rng, RngExt};
 use starling_envs::Rollout;
 
-use crate::batch::Scratch;
+use crate::batch::{Entries, READ_TOGETHER, Scratch};
 use crate::input::Checked;
 use crate::priority::{check_priorities, draw_masses, importance_weights};
 use crate::ring::{Plan, Ring, raise};
@@ -46,9 +46,6 @@ pub struct Replay {
     /// Whether a snapshot is under way.
     pub(crate) pinned: AtomicBool,
 }
-
-/// Entries that are read under one lock at most: a writer waits for no more.
-const READ_TOGETHER: usize = 16;
 
 /// How often a draw is repeated whose stream was emptied by others meanwhile.
 const MOST_REDRAWS: usize = 100;
@@ -185,8 +182,8 @@ impl Replay {
         batch.check(self.layout())?;
         let (mut parts, weights, scratch) = batch.parts();
         let weights = weights.as_mut_slice();
-        self.draw(scratch, weights, beta, rng, |stream, ring, place, i| {
-            parts.read(&self.plan, stream, ring, place, i);
+        self.draw(scratch, weights, beta, rng, |entries, first| {
+            parts.read(&self.plan, entries, first);
         })
     }
 
@@ -220,8 +217,8 @@ impl Replay {
         batch.check(self.config(), self.layout())?;
         let (mut parts, weights, scratch) = batch.parts();
         let weights = weights.as_mut_slice();
-        self.draw(scratch, weights, beta, rng, |stream, ring, place, b| {
-            parts.read(&self.plan, stream, ring, place, b);
+        self.draw(scratch, weights, beta, rng, |entries, first| {
+            parts.read(&self.plan, entries, first);
         })
     }
 
@@ -328,8 +325,8 @@ impl Replay {
         batch.check(self.layout())?;
         let (mut parts, weights, _) = batch.parts();
         weights.as_mut_slice::<f32>().fill(1.0);
-        Ok(self.read_entries(ids, |stream, ring, place, i| {
-            parts.read(&self.plan, stream, ring, place, i);
+        Ok(self.read_entries(ids, |entries, first| {
+            parts.read(&self.plan, entries, first);
         }))
     }
 
@@ -348,8 +345,8 @@ impl Replay {
         batch.check(self.config(), self.layout())?;
         let (mut parts, weights, _) = batch.parts();
         weights.as_mut_slice::<f32>().fill(1.0);
-        Ok(self.read_entries(ids, |stream, ring, place, b| {
-            parts.read(&self.plan, stream, ring, place, b);
+        Ok(self.read_entries(ids, |entries, first| {
+            parts.read(&self.plan, entries, first);
         }))
     }
 }
@@ -393,19 +390,20 @@ impl Replay {
         ring.is_entry(place) && ring.generation(&self.plan, place) == id.generation
     }
 
-    /// Calls `read` with every entry that is still there, and counts the others.
-    fn read_entries(
-        &self,
-        ids: &[SampleId],
-        mut read: impl FnMut(usize, &Ring, usize, usize),
-    ) -> usize {
+    /// Calls `read` with every entry that is still there and its number, and counts the others.
+    fn read_entries(&self, ids: &[SampleId], mut read: impl FnMut(Entries<'_>, usize)) -> usize {
         let mut gone = 0;
         for (i, &id) in ids.iter().enumerate() {
             let stream = id.slot / self.plan.rows;
             if stream < self.rings.len() {
                 let ring = self.read(stream);
                 if self.is_current(&ring, id) {
-                    read(stream, &ring, id.slot % self.plan.rows, i);
+                    let entry = Entries {
+                        stream,
+                        ring: &ring,
+                        places: &[id.slot % self.plan.rows],
+                    };
+                    read(entry, i);
                     continue;
                 }
             }
@@ -414,7 +412,8 @@ impl Replay {
         gone
     }
 
-    /// Draws one entry for each weight, calls `read` with it, and works out the weights.
+    /// Draws one entry for each weight, calls `read` with some at a time and the number of the
+    /// first, and works out the weights.
     ///
     /// The ring of a draw is chosen by the totals at the beginning, the entry by the ring's tree
     /// as it is when it is read. So what is read is always whole and present, and with others at
@@ -425,7 +424,7 @@ impl Replay {
         weights: &mut [f32],
         beta: f64,
         rng: &mut impl Rng,
-        mut read: impl FnMut(usize, &Ring, usize, usize),
+        mut read: impl FnMut(Entries<'_>, usize),
     ) -> Result<(), ReplayError> {
         let draws = match &self.config().priority {
             Some(priority) => priority.draws,
@@ -465,10 +464,14 @@ impl Replay {
                 *mass = (*mass - start) * scale;
             }
             ring.tree.find_many(group, &mut places);
-            for (i, &place) in places.iter().enumerate() {
-                scratch.drawn.push(ring.tree.get(place));
-                read(stream, &ring, place, first + i);
-            }
+            let weights = places.iter().map(|&place| ring.tree.get(place));
+            scratch.drawn.extend(weights);
+            let entries = Entries {
+                stream,
+                ring: &ring,
+                places: &places,
+            };
+            read(entries, first);
         }
         importance_weights(&scratch.drawn, beta, weights);
         Ok(())

@@ -119,7 +119,7 @@ pub(crate) struct Cursor {
 }
 
 /// The rows of one stream.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Ring {
     pub(crate) cursor: Cursor,
     pub(crate) obs: Vec<Column>,
@@ -144,7 +144,7 @@ pub(crate) struct Ring {
 }
 
 /// Rows that a snapshot has to write, whatever happens to them.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Pin {
     /// The first row that is not written yet.
     pub(crate) next: u64,

@@ -2,7 +2,9 @@
 
 use starling_tree::{Array, DType, Spec, Tree};
 
-use crate::batch::{Scratch, bytes_of, check_array, check_column, check_legal, item, zeros};
+use crate::batch::{
+    Entries, Scratch, bytes_of, check_array, check_column, check_legal, item, zeros,
+};
 use crate::ring::{BOUNDARY, Plan, Ring, TERMINATED};
 use crate::{Layout, ReplayConfig, ReplayError, SampleId};
 
@@ -193,8 +195,14 @@ pub(crate) struct SequenceParts<'a> {
 }
 
 impl SequenceParts<'_> {
-    /// Writes the entry at a place of a ring as sequence `b`.
-    pub(crate) fn read(&mut self, plan: &Plan, stream: usize, ring: &Ring, place: usize, b: usize) {
+    /// Writes the entries at places of a ring as sequences from `first` on.
+    pub(crate) fn read(&mut self, plan: &Plan, from: Entries<'_>, first: usize) {
+        for (i, &place) in from.places.iter().enumerate() {
+            self.read_one(plan, from.stream, from.ring, place, first + i);
+        }
+    }
+
+    fn read_one(&mut self, plan: &Plan, stream: usize, ring: &Ring, place: usize, b: usize) {
         let (Some((total, length)), Some(config), Some(start)) = (
             shape(&plan.config),
             plan.config.sequence.as_ref(),

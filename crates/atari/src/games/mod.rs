@@ -44,6 +44,14 @@ pub struct Game {
     rule: Rule,
 }
 
+impl Game {
+    /// Whether a reset plays as an agent would, so that sticky actions stick in it too.
+    #[must_use]
+    pub fn sticks_in_menu(&self) -> bool {
+        self.name == "double_dunk"
+    }
+}
+
 /// ALE's code for the console's RESET switch, in [`Game::starting_actions`].
 pub const RESET: u8 = 40;
 

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::{self, EMPTY, Line, WIDTH};
 use super::motion;
-use super::objects::{BL, M0, M1, Moment, P0, P1, PAIRS, PAIRS_OF, PF, Sketch, StarShape};
+use super::objects::{
+    BL, M0, M1, Moment, P0, P1, PAIRS, PAIRS_OF, PAIRS_WITH, PF, Sketch, StarShape,
+};
 use super::{LINE_CLOCKS, Write};
 
 /// Clocks of a line before its first pixel.
@@ -184,7 +186,12 @@ impl Beam {
 
     /// The two bits of a collision register, at the top of a byte.
     pub(crate) fn collisions(&self, register: usize) -> u8 {
-        ((self.collided >> (2 * register)) as u8) << 6
+        collision_bits(self.collided, register)
+    }
+
+    /// All collisions, if the beam is where there are no new ones until the next write.
+    pub(crate) fn settled_collisions(&self) -> Option<u16> {
+        (self.vblank || self.line_start >= self.window.1).then_some(self.collided)
     }
 
     /// Replays one write: lets the beam run up to the clock at which the write shows, if it
@@ -210,8 +217,8 @@ impl Beam {
                     || self.star_shape != StarShape::Plain
                 {
                     self.reach(clock + 8, screen);
-                    self.cut(player);
-                    self.cut(M0 + player);
+                    self.cut::<S>(player);
+                    self.cut::<S>(M0 + player);
                     self.sizes[player] = value;
                     self.plain_star(player);
                     self.skip_first[player] = false;
@@ -234,8 +241,8 @@ impl Beam {
                     } else {
                         self.reach(clock, screen);
                     }
-                    self.cut(BL);
-                    self.cut(PF);
+                    self.cut::<S>(BL);
+                    self.cut::<S>(PF);
                     self.control = value;
                     // The right half keeps its kind once the beam is there.
                     if clock % LINE_CLOCKS < BLANK + 79 {
@@ -248,7 +255,7 @@ impl Beam {
                 let mirrored = value & 8 != 0;
                 if self.mirrored[player] != mirrored {
                     self.reach(clock + 1, screen);
-                    self.cut(player);
+                    self.cut::<S>(player);
                     self.mirrored[player] = mirrored;
                 }
             }
@@ -258,7 +265,7 @@ impl Beam {
                     // The phase in the line: it has a multiple of four cycles.
                     let delay = [4, 5, 2, 3][usize::from(write.cycle() & 3)];
                     self.reach(clock + delay, screen);
-                    self.cut(PF);
+                    self.cut::<S>(PF);
                     self.playfield = (self.playfield & !mask) | bits;
                 }
             }
@@ -266,13 +273,13 @@ impl Beam {
             0x12 | 0x13 => {
                 let missile = M0 + usize::from(register - 0x12);
                 self.reach(clock + 8, screen);
-                self.cut(missile);
+                self.cut::<S>(missile);
                 self.plain_star(missile - M0);
                 self.place_small(missile, clock);
             }
             0x14 => {
                 self.reach(clock, screen);
-                self.cut(BL);
+                self.cut::<S>(BL);
                 self.place_small(BL, clock);
             }
             0x1B | 0x1C => self.write_graphics(usize::from(register - 0x1B), value, clock, screen),
@@ -281,7 +288,7 @@ impl Beam {
                 let on = value & 2 != 0;
                 if self.missiles_on[player] != on {
                     self.reach(clock, screen);
-                    self.cut(M0 + player);
+                    self.cut::<S>(M0 + player);
                     self.missiles_on[player] = on;
                 }
             }
@@ -290,7 +297,7 @@ impl Beam {
                 if self.ball_on != on {
                     if !self.ball_delayed {
                         self.reach(clock, screen);
-                        self.cut(BL);
+                        self.cut::<S>(BL);
                     }
                     self.ball_on = on;
                 }
@@ -310,7 +317,7 @@ impl Beam {
                 let delayed = value & 1 != 0;
                 if self.delayed[player] != delayed {
                     self.reach(clock, screen);
-                    self.cut(player);
+                    self.cut::<S>(player);
                     self.delayed[player] = delayed;
                 }
             }
@@ -318,7 +325,7 @@ impl Beam {
                 let delayed = value & 1 != 0;
                 if self.ball_delayed != delayed {
                     self.reach(clock, screen);
-                    self.cut(BL);
+                    self.cut::<S>(BL);
                     self.ball_delayed = delayed;
                 }
             }
@@ -327,13 +334,13 @@ impl Beam {
                 let lock = value & 2 != 0;
                 if self.locked[player] != lock {
                     self.reach(clock, screen);
-                    self.cut(M0 + player);
+                    self.cut::<S>(M0 + player);
                     self.lock_missile(player, lock);
                 }
             }
             0x2A => {
                 self.reach(clock, screen);
-                self.strobe_motion(usize::from(write.cycle() % 76), clock);
+                self.strobe_motion::<S>(usize::from(write.cycle() % 76), clock);
             }
             0x2B => self.motions = [0; 5],
             0x2C => {
@@ -371,13 +378,13 @@ impl Beam {
         if new || late || ball {
             self.reach(clock + 1, screen);
             if new {
-                self.cut(player);
+                self.cut::<S>(player);
             }
             if late {
-                self.cut(other);
+                self.cut::<S>(other);
             }
             if ball {
-                self.cut(BL);
+                self.cut::<S>(BL);
             }
         }
         self.graphics[player] = value;
@@ -440,23 +447,26 @@ impl Beam {
 
     /// Before an object changes: keeps what it has shown in this line.
     #[inline(always)]
-    fn cut(&mut self, object: usize) {
+    fn cut<S: Screen>(&mut self, object: usize) {
         if self.clock > self.line_start + BLANK {
-            self.cut_inside(object);
+            self.cut_inside::<S>(object);
         }
         self.touch(object);
     }
 
-    fn cut_inside(&mut self, object: usize) {
+    fn cut_inside<S: Screen>(&mut self, object: usize) {
         let place = self.place();
         // Nothing shows in the vertical blank.
         if place <= self.cut_at[object] || self.vblank {
             return;
         }
-        let live = self.live() & 1 << object;
-        if live != 0 {
-            self.refresh(live);
-            let span = lines::span(u32::from(self.cut_at[object]), u32::from(place));
+        let live = self.live();
+        // What has shown only matters for collisions if there is an object that it may have met.
+        let pairs = PAIRS_OF[usize::from((live | self.cut) & 63)] & PAIRS_WITH[object];
+        let matters = S::DRAWS || pairs & !self.collided != 0;
+        if matters && live >> object & 1 != 0 {
+            self.refresh(1 << object);
+            let span = lines::span(self.cut_at[object], place);
             let seen = lines::common(&self.sketch.objects()[object], &span);
             self.shown[object] = lines::both(&self.shown[object], &seen);
         }
@@ -464,11 +474,8 @@ impl Beam {
         self.cut_at[object] = place;
     }
 
-    /// What the objects show in this line, and which of them show anything.
-    #[inline(always)]
-    fn look(&mut self) -> (u8, [Line; 6]) {
-        let live = self.live();
-        self.refresh(live);
+    /// What the objects show in this line where some were cut.
+    fn patched(&self, live: u8) -> [Line; 6] {
         let mut objects = *self.sketch.objects();
         let mut cut = self.cut;
         while cut != 0 {
@@ -476,12 +483,12 @@ impl Beam {
             cut &= cut - 1;
             let mut line = self.shown[object];
             if live >> object & 1 != 0 {
-                let rest = lines::span(u32::from(self.cut_at[object]), WIDTH);
+                let rest = lines::span(self.cut_at[object], WIDTH as u8);
                 line = lines::both(&line, &lines::common(&objects[object], &rest));
             }
             objects[object] = line;
         }
-        (live | self.cut, objects)
+        objects
     }
 
     /// Draws the current line up to a pixel.
@@ -495,9 +502,18 @@ impl Beam {
             screen.draw(self.row, from, to, None);
         } else {
             let same = whole && !self.changed.0 && !self.comb;
-            let (live, objects) = if same { (0, [EMPTY; 6]) } else { self.look() };
+            let mut live = self.live();
+            self.refresh(live);
+            let patched;
+            let objects = if self.cut == 0 {
+                self.sketch.objects()
+            } else {
+                patched = self.patched(live);
+                live |= self.cut;
+                &patched
+            };
             let look = Look {
-                objects: &objects,
+                objects,
                 live,
                 colours: self.colours.map(|colour| colour | u8::from(self.faded)),
                 control: self.control,
@@ -516,42 +532,22 @@ impl Beam {
         if to <= self.counts_from || self.vblank {
             return;
         }
-        let live = self.live() | self.cut;
+        let live = self.live();
         let met_or_apart = self.collided | self.sketch.apart;
-        let pairs = PAIRS_OF[usize::from(live & 63)] & !met_or_apart;
+        let pairs = PAIRS_OF[usize::from((live | self.cut) & 63)] & !met_or_apart;
         if pairs == 0 {
             return;
         }
         let whole = self.counts_from == 0 && u32::from(to) == WIDTH;
+        let span = lines::span(self.counts_from, to);
+        self.refresh(live);
         if self.cut == 0 {
-            self.refresh(live);
-            let objects = *self.sketch.objects();
-            self.meet(pairs, &objects, to, whole);
+            self.collided |= met(pairs, self.sketch.objects(), &span);
             if whole {
                 self.sketch.apart |= pairs;
             }
         } else {
-            let (_, objects) = self.look();
-            self.meet(pairs, &objects, to, whole);
-        }
-    }
-
-    #[inline(always)]
-    fn meet(&mut self, mut pairs: u16, objects: &[Line; 6], to: u8, whole: bool) {
-        let span = if whole {
-            [!0; 3]
-        } else {
-            lines::span(u32::from(self.counts_from), u32::from(to))
-        };
-        while pairs != 0 {
-            let bit = pairs.trailing_zeros() as usize;
-            pairs &= pairs - 1;
-            let (first, second) = PAIRS[bit & 15];
-            let (first, second) = (&objects[first], &objects[second]);
-            let both = (first[0] & second[0] & span[0])
-                | (first[1] & second[1] & span[1])
-                | (first[2] & second[2] & span[2]);
-            self.collided |= u16::from(both != 0) << bit;
+            self.collided |= met(pairs, &self.patched(live), &span);
         }
     }
 
@@ -603,7 +599,7 @@ impl Beam {
         if moment == Moment::Drawing {
             self.reach(clock + 11, screen);
         }
-        self.cut(player);
+        self.cut::<S>(player);
         self.positions[player] = new;
         self.skip_first[player] = moment != Moment::Starting;
     }
@@ -645,7 +641,7 @@ impl Beam {
 
     /// HMOVE.
     #[inline(always)]
-    fn strobe_motion(&mut self, cycle: usize, clock: u32) {
+    fn strobe_motion<S: Screen>(&mut self, cycle: usize, clock: u32) {
         if self.combs && motion::blanks(cycle) {
             if self.place() < 8 {
                 self.comb = true;
@@ -655,24 +651,50 @@ impl Beam {
         }
         for player in [P0, P1] {
             if self.skip_first[player] {
-                self.cut(player);
+                self.cut::<S>(player);
                 self.skip_first[player] = false;
             }
         }
         self.stars = false;
         if self.star_shape != StarShape::Plain {
-            self.cut(M0);
+            self.cut::<S>(M0);
             self.star_shape = StarShape::Plain;
+        }
+        self.hmove_clock = clock as i32;
+        if self.motions == [0; 5] && motion::rests(cycle) {
+            return;
         }
         for object in P0..=BL {
             let pixels = motion::motion(cycle, self.motions[object]);
             if pixels != 0 {
-                self.cut(object);
+                self.cut::<S>(object);
                 self.positions[object] = moved(self.positions[object], pixels);
             }
         }
-        self.hmove_clock = clock as i32;
     }
+}
+
+/// The two bits of a collision register, at the top of a byte.
+#[inline(always)]
+pub(crate) fn collision_bits(collided: u16, register: usize) -> u8 {
+    ((collided >> (2 * (register & 7))) as u8) << 6
+}
+
+/// Which of some pairs of objects meet within a span.
+#[inline(always)]
+fn met(mut pairs: u16, objects: &[Line; 6], span: &Line) -> u16 {
+    let mut met = 0;
+    while pairs != 0 {
+        let bit = pairs.trailing_zeros() as usize;
+        pairs &= pairs - 1;
+        let (first, second) = PAIRS[bit & 15];
+        let (first, second) = (&objects[first], &objects[second]);
+        let both = (first[0] & second[0] & span[0])
+            | (first[1] & second[1] & span[1])
+            | (first[2] & second[2] & span[2]);
+        met |= u16::from(both != 0) << bit;
+    }
+    met
 }
 
 /// Whether the next row has to be drawn anew; no part of the state, so that all are equal.

@@ -10,19 +10,28 @@ pub(crate) const EMPTY: Line = [0; 3];
 
 /// The pixels from `from` up to, not including, `to`.
 #[inline(always)]
-pub(crate) fn span(from: u32, to: u32) -> Line {
-    let mut line = EMPTY;
-    for (index, word) in line.iter_mut().enumerate() {
-        *word = below(to, index as u32) & !below(from, index as u32);
-    }
-    line
+pub(crate) fn span(from: u8, to: u8) -> Line {
+    let (below, above) = (&BELOW[usize::from(to)], &BELOW[usize::from(from)]);
+    [
+        below[0] & !above[0],
+        below[1] & !above[1],
+        below[2] & !above[2],
+    ]
 }
 
-#[inline(always)]
-fn below(pixel: u32, word: u32) -> u64 {
-    let bits = pixel.saturating_sub(word * 64);
-    if bits >= 64 { !0 } else { (1 << bits) - 1 }
-}
+/// All pixels left of one.
+const BELOW: [Line; 256] = {
+    let mut table = [EMPTY; 256];
+    let mut pixel = 0;
+    while pixel < 255 {
+        table[pixel + 1] = table[pixel];
+        if pixel < WIDTH as usize {
+            table[pixel + 1][pixel / 64] |= 1 << (pixel % 64);
+        }
+        pixel += 1;
+    }
+    table
+};
 
 /// Adds a pattern of at most 64 pixels at `position`, around the edge of the line.
 #[inline(always)]
@@ -121,34 +130,34 @@ const EXPANDED: [u64; 256] = {
 
 /// The playfield's 20 bits, each four pixels wide, in both halves of the line.
 pub(crate) fn playfield(bits: u32, reflect: bool) -> Line {
-    let left = quadruple(bits);
-    let right = if reflect {
+    let [low, high] = quadruple(bits);
+    let [right_low, right_high] = if reflect {
         quadruple(bits.reverse_bits() >> 12)
     } else {
-        left
+        [low, high]
     };
     [
-        left as u64,
-        (left >> 64) as u64 | (right << 16) as u64,
-        (right >> 48) as u64,
+        low,
+        high | right_low << 16,
+        right_low >> 48 | right_high << 16,
     ]
 }
 
-/// Spreads 20 bits to four times their width.
-fn quadruple(bits: u32) -> u128 {
-    (0..5).fold(0, |wide, nibble| {
-        let pixels = NIBBLE[(bits >> (nibble * 4) & 0xF) as usize];
-        wide | u128::from(pixels) << (nibble * 16)
-    })
+/// Spreads 20 bits to four times their width: 64 pixels and 16 more.
+#[inline(always)]
+fn quadruple(bits: u32) -> [u64; 2] {
+    let [first, second, third, _] = bits.to_le_bytes();
+    let wide = |byte: u8| u64::from(WIDE[usize::from(byte)]);
+    [wide(first) | wide(second) << 32, wide(third) & 0xFFFF]
 }
 
-/// Four bits at four times their width.
-const NIBBLE: [u16; 16] = {
-    let mut table = [0; 16];
+/// Eight bits at four times their width.
+const WIDE: [u32; 256] = {
+    let mut table = [0; 256];
     let mut bits = 0;
-    while bits < 16 {
+    while bits < 256 {
         let mut bit = 0;
-        while bit < 4 {
+        while bit < 8 {
             if bits >> bit & 1 != 0 {
                 table[bits] |= 0xF << (bit * 4);
             }

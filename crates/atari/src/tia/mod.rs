@@ -154,6 +154,14 @@ impl Tia {
         self.beam.settle(clock_of(self.touched), &mut NoScreen);
     }
 
+    /// All collisions, if the beam has seen the whole log and there are no new ones until the next
+    /// write.
+    pub(crate) fn settled_collisions(&self, log: &Log) -> Option<u16> {
+        self.beam
+            .settled_collisions()
+            .filter(|_| self.replayed == log.used)
+    }
+
     /// After which cycle an input pin (registers 8 to 15) reads as up; never where there is none.
     pub(crate) fn pin_up_after(&self, register: usize, inputs: &Inputs) -> Option<i64> {
         match register {

@@ -44,6 +44,11 @@ const fn extra_clocks(cycle: i32, nibble: i32) -> i8 {
     pixels as i8
 }
 
+/// Whether a strobe at `cycle` of a line leaves objects without motion where they are.
+pub(super) fn rests(cycle: usize) -> bool {
+    MOTIONS[0][cycle % 76] == 0
+}
+
 /// Whether a strobe at `cycle` of a line blanks the first eight pixels.
 pub(super) fn blanks(cycle: usize) -> bool {
     cycle <= 20 || cycle == 75

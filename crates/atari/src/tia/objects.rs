@@ -295,7 +295,7 @@ pub(super) const PAIRS_OF: [u16; 64] = {
 };
 
 /// Which collision bits an object is part of.
-const PAIRS_WITH: [u16; 6] = {
+pub(super) const PAIRS_WITH: [u16; 6] = {
     let mut table = [0; 6];
     let mut bit = 0;
     while bit < 16 {

@@ -62,7 +62,7 @@ pub(crate) fn paint(
     let span = if whole {
         [!0; 3]
     } else {
-        lines::span(from, to)
+        lines::span(from as u8, to as u8)
     };
     let first = || lines::both(&object(0), &object(2));
     let second = || lines::both(&object(1), &object(3));

@@ -1,18 +1,34 @@
-//! Agent steps per second of the Atari games, beside ale-py's own vector environment.
+//! Agent steps per second of the Atari games, beside ale-py's own vector environment and EnvPool.
 //!
-//! Both step 64 environments by random actions: four frames each, the maximum of the last two in
+//! All step 64 environments by random actions: four frames each, the maximum of the last two in
 //! grey, 84×84, stacks of four, no sticky actions. The speed of each is that of its median batch
-//! of steps in two seconds. The peer runs in a Python that has `ale-py`, on as many threads.
+//! of steps in two seconds. The peers run in a Python that has them, on as many threads.
 
 use std::io::Write;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rand::RngExt as _;
-use starling_envs::{EnvOptions, Rollout, VecEnv, registry, stream};
-use starling_tree::Tree;
+use starling_atari::ale::Ale;
+use starling_atari::controllers::Action as Press;
+use starling_atari::games::{self, Game};
+use starling_atari::palette;
+use starling_atari::picture::{Resizer, SIDE, pool};
+use starling_envs::atari::roms;
+use starling_envs::{Env, EnvOptions, EnvSpec, ObsMut, Rollout, VecEnv, registry, stream};
+use starling_tree::{Array, DType, Tree};
 
 use super::BenchError;
+use crate::peers;
+
+/// The Pythons that have something to compare with.
+#[derive(Clone, Debug, Default)]
+pub struct Peers {
+    /// One with ale-py.
+    pub ale: Option<PathBuf>,
+    /// One with EnvPool.
+    pub envpool: Option<PathBuf>,
+}
 
 const GAMES: [&str; 8] = [
     "Pong",
@@ -28,61 +44,162 @@ const ENVS: usize = 64;
 const STEPS: usize = 8;
 const RUN: Duration = Duration::from_secs(2);
 
-/// Measures one thread and two, and the peer if `python`, or else `python3`, has it.
-pub(super) fn run(python: Option<&str>, out: &mut dyn Write) -> Result<(), BenchError> {
-    let python = python.unwrap_or("python3");
-    let peer_version = peer(python, "import ale_py; print(ale_py.__version__)");
-    match &peer_version {
-        Some(version) => writeln!(out, "peer: AtariVectorEnv of ale-py {version}")?,
-        None => writeln!(
-            out,
-            "{python} has no ale-py with numpy, so that there is nothing to compare with: pip \
-             install ale-py numpy into a virtual environment and name its Python with --python"
-        )?,
-    }
+/// Measures one thread and two, and the peers that there are.
+pub(super) fn run(peers: &Peers, out: &mut dyn Write) -> Result<(), BenchError> {
+    let columns = [
+        ("ale-py", peers.ale.as_deref(), ale_program as Program),
+        ("EnvPool", peers.envpool.as_deref(), envpool_program),
+    ];
     writeln!(
         out,
-        "{:<14} {:>12} {:>9} {:>9} {:>12} {:>9} {:>9} {:>9}",
-        "game", "1 thread", "us/step", "us/frame", "2 threads", "2 to 1", "peer 1", "peer 2"
+        "{:<14} {:>9} {:>9} {:>6} {:>11} {:>11} {:>11} {:>11}",
+        "steps/s", "1 thread", "2 threads", "", "ale-py 1", "ale-py 2", "EnvPool 1", "EnvPool 2"
     )?;
-    let mut ratios = [Vec::new(), Vec::new()];
-    for game in GAMES {
-        let ours = [measure(game, 1)?, measure(game, 2)?];
-        let mut beside = [String::new(), String::new()];
-        if peer_version.is_some() {
+    let mut ratios = [const { Vec::new() }; 4];
+    let mut speeds = Vec::new();
+    for id in GAMES {
+        let ours = [measure(id, 1)?, measure(id, 2)?];
+        let mut beside = String::new();
+        for (peer, (_, python, program)) in columns.iter().enumerate() {
             for threads in [1, 2] {
-                let steps = peer(python, &peer_program(game, threads));
-                if let Some(steps) = steps.and_then(|steps| steps.parse::<f64>().ok()) {
-                    let ratio = ours[threads - 1] / steps;
-                    ratios[threads - 1].push(ratio);
-                    beside[threads - 1] = format!("{ratio:.2}x");
-                }
+                let steps = python.and_then(|python| speed(python, &program(id, threads)));
+                let cell = match steps {
+                    Some(steps) => {
+                        let ratio = ours[threads - 1] / steps;
+                        ratios[2 * peer + threads - 1].push(ratio);
+                        format!("{ratio:.2}x")
+                    }
+                    None => "–".into(),
+                };
+                beside.push_str(&format!(" {cell:>11}"));
             }
         }
-        let micros = 1e6 / ours[0];
         writeln!(
             out,
-            "{game:<14} {:>12.0} {micros:>9.1} {:>9.1} {:>12.0} {:>8.2}x {:>9} {:>9}",
+            "{id:<14} {:>9.0} {:>9.0} {:>5.2}x{beside}",
             ours[0],
-            micros / 4.0,
             ours[1],
-            ours[1] / ours[0],
-            beside[0],
-            beside[1]
+            ours[1] / ours[0]
         )?;
+        speeds.push((id, ours[0]));
     }
-    for (threads, ratios) in ratios.iter_mut().enumerate() {
+    for (index, ratios) in ratios.iter_mut().enumerate() {
         if !ratios.is_empty() {
+            let (name, ..) = columns[index / 2];
+            let threads = index % 2 + 1;
             let middle = median(ratios);
             writeln!(
                 out,
-                "median over {} games, threads {}: {middle:.2}x the peer",
-                ratios.len(),
-                threads + 1
+                "median over {} games, threads {threads}: {middle:.2}x {name}",
+                ratios.len()
             )?;
         }
     }
+    writeln!(
+        out,
+        "\n{:<14} {:>9} {:>9} {:>12} {:>9} {:>9} {:>9}",
+        "microseconds", "per step", "per frame", "interpreter", "drawing", "resizing", "the rest"
+    )?;
+    for (id, speed) in speeds {
+        let [frames, drawing, resizing] = parts(id)?;
+        let step = 1e6 / speed;
+        writeln!(
+            out,
+            "{id:<14} {step:>9.1} {:>9.1} {frames:>12.1} {drawing:>9.1} {resizing:>9.1} {:>9.1}",
+            step / 4.0,
+            step - frames - drawing - resizing
+        )?;
+    }
+    match memory()? {
+        Some(bytes) => writeln!(
+            out,
+            "\nmemory: {:.1} KiB per environment beside its observation stack",
+            bytes / 1024.0
+        )?,
+        None => writeln!(out, "\nmemory: not known on this system")?,
+    }
     Ok(())
+}
+
+/// Microseconds of a step that go into its frames, into drawing two of them, and into resizing.
+fn parts(id: &str) -> Result<[f64; 3], BenchError> {
+    const STEPS: usize = 1500;
+    let game = game(id)?;
+    let rom = roms::load(game).map_err(starling_envs::EnvError::from)?;
+    let mut ale = Ale::new(rom, 0).map_err(starling_envs::EnvError::from)?;
+    let resizer = Resizer::new(ale.console());
+    let grays = palette::grays(ale.console().format());
+    let size = 160 * ale.console().height();
+    let [mut last, mut before, mut pooled] = [(); 3].map(|()| vec![0; size]);
+    let mut square = [0; SIDE * SIDE];
+    let mut rng = stream(0, "actions", 0);
+    let mut times = [const { Vec::new() }; 3];
+    for _ in 0..STEPS {
+        let code = game.minimal_actions[rng.random_range(0..game.minimal_actions.len())];
+        let press = Press::new(code).unwrap_or(Press::NOOP);
+        let start = Instant::now();
+        for _ in 0..4 {
+            ale.act(press);
+        }
+        let played = Instant::now();
+        ale.console().shaded_screen(false, &grays, &mut last);
+        ale.console().shaded_screen(true, &grays, &mut before);
+        let drawn = Instant::now();
+        let changed = pool(&mut pooled, &last, Some(&before));
+        resizer.resize_rows(&pooled, &changed, &mut square);
+        times[0].push((played - start).as_secs_f64() * 1e6);
+        times[1].push((drawn - played).as_secs_f64() * 1e6);
+        times[2].push(drawn.elapsed().as_secs_f64() * 1e6);
+        if ale.outcome().terminal {
+            ale.reset();
+        }
+    }
+    Ok(times.map(|mut times| median(&mut times)))
+}
+
+/// Bytes that one environment takes, its stack of frames aside; none where the system does not
+/// tell.
+fn memory() -> Result<Option<f64>, BenchError> {
+    const ENVS: usize = 256;
+    const STACK: f64 = 4.0 * (SIDE * SIDE) as f64;
+    let resident = || -> Option<f64> {
+        let text = std::fs::read_to_string("/proc/self/status").ok()?;
+        let line = text.lines().find(|line| line.starts_with("VmRSS:"))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    };
+    let spec = spec(GAMES[2])?;
+    let mut row = Tree::Leaf(Array::zeros(DType::U8, &[4, SIDE, SIDE]));
+    let mut make = |number: usize| -> Result<Box<dyn Env>, BenchError> {
+        let mut env = spec.make(&EnvOptions::default())?;
+        let mut rng = stream(0, "memory", number as u64);
+        env.reset(&mut rng, ObsMut::at(&mut row, &[]))?;
+        for _ in 0..8 {
+            let action = starling_envs::Action::Discrete(0);
+            env.step(action, &mut rng, ObsMut::at(&mut row, &[]))?;
+        }
+        Ok(env)
+    };
+    let mut envs = vec![make(0)?];
+    let Some(before) = resident() else {
+        return Ok(None);
+    };
+    for number in 1..=ENVS {
+        envs.push(make(number)?);
+    }
+    let after = resident().unwrap_or(before);
+    drop(envs);
+    Ok(Some((after - before) * 1024.0 / ENVS as f64 - STACK))
+}
+
+fn game(id: &str) -> Result<&'static Game, BenchError> {
+    games::all()
+        .find(|game| game.id == id)
+        .ok_or_else(|| starling_envs::EnvError::Failed(format!("{id} is no Atari game")).into())
+}
+
+fn spec(id: &str) -> Result<&'static EnvSpec, BenchError> {
+    let found = registry::find(&format!("{id}NoFrameskip-v4"));
+    Ok(found.map_err(crate::EngineError::from).map_err(Box::new)?)
 }
 
 /// Steps per second of all threads together.
@@ -103,12 +220,8 @@ fn measure(game: &str, threads: usize) -> Result<f64, BenchError> {
 }
 
 fn measure_thread(game: &str, envs: usize, thread: usize) -> Result<f64, BenchError> {
-    let id = format!("{game}NoFrameskip-v4");
-    let spec = registry::find(&id)
-        .map_err(crate::EngineError::from)
-        .map_err(Box::new)?;
     let options = EnvOptions::default();
-    let mut vector = VecEnv::new(spec, &options, envs, thread as u64, "env", 0)?;
+    let mut vector = VecEnv::new(spec(game)?, &options, envs, thread as u64, "env", 0)?;
     let mut rollout = Rollout::new(
         STEPS,
         envs,
@@ -145,39 +258,57 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// What a Python program prints; `None` if it fails.
-fn peer(python: &str, program: &str) -> Option<String> {
-    let output = Command::new(python).args(["-c", program]).output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let last = text.lines().last()?.to_owned();
-    output.status.success().then_some(last)
+/// What a peer's program prints; `None` if it fails.
+fn speed(python: &Path, program: &str) -> Option<f64> {
+    peers::says(python, program).ok()?.parse().ok()
 }
 
-/// Prints the steps per second of ale-py's vector environment, measured as ours are.
-fn peer_program(game: &str, threads: usize) -> String {
-    let name = starling_atari::games::all()
-        .find(|known| known.id == game)
-        .map_or("", |known| known.name);
+/// A Python program that prints a peer's steps per second, measured as ours are.
+type Program = fn(&str, usize) -> String;
+
+fn ale_program(id: &str, threads: usize) -> String {
+    let name = game(id).map_or("", |game| game.name);
+    let make = format!(
+        "from ale_py.vector_env import AtariVectorEnv
+env = AtariVectorEnv(
+    game='{name}', num_envs={ENVS}, num_threads={threads}, noop_max=30, frameskip=4,
+    repeat_action_probability=0.0, use_fire_reset=False, reward_clipping=False,
+)
+env.reset(seed=0)
+count = env.single_action_space.n"
+    );
+    timed(&make)
+}
+
+fn envpool_program(id: &str, threads: usize) -> String {
+    let make = format!(
+        "import envpool
+env = envpool.make(
+    '{id}-v5', env_type='gymnasium', num_envs={ENVS}, num_threads={threads}, seed=0,
+    stack_num=4, frame_skip=4, noop_max=30, use_fire_reset=False, reward_clip=False,
+    repeat_action_probability=0.0, episodic_life=False,
+)
+env.reset()
+count = env.action_space.n"
+    );
+    timed(&make)
+}
+
+/// A program that steps the environment `env` by random ones of `count` actions.
+fn timed(make: &str) -> String {
     let seconds = RUN.as_secs();
     format!(
         "
 import time
 import numpy as np
-from ale_py.vector_env import AtariVectorEnv
-
-env = AtariVectorEnv(
-    game='{name}', num_envs={ENVS}, num_threads={threads}, noop_max=30, frameskip=4,
-    repeat_action_probability=0.0, use_fire_reset=False, reward_clipping=False,
-)
+{make}
 rng = np.random.default_rng(0)
-env.reset(seed=0)
-count = env.single_action_space.n
 times = []
 start = time.perf_counter()
 while time.perf_counter() - start < {seconds}:
     before = time.perf_counter()
     for _ in range({STEPS}):
-        env.step(rng.integers(0, count, {ENVS}))
+        env.step(rng.integers(0, count, {ENVS}).astype(np.int32))
     times.append(time.perf_counter() - before)
 print({STEPS} * {ENVS} / np.median(times))
 "

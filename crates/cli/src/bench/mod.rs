@@ -11,6 +11,9 @@ mod atari;
 mod collect;
 mod envs;
 mod replay;
+mod train;
+
+pub use atari::Peers;
 
 /// What ends a measurement.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +27,9 @@ pub enum BenchError {
     /// The replay refused something.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// The replay could not be saved.
+    #[error(transparent)]
+    Snapshot(#[from] starling_replay::SnapshotError),
     /// Weights do not fit.
     #[error(transparent)]
     Weights(#[from] ShapeMismatch),
@@ -40,19 +46,25 @@ pub fn envs(wanted: &str, out: &mut dyn Write) -> Result<(), BenchError> {
     envs::run(wanted, out)
 }
 
-/// The Atari games, beside ale-py's vector environment where `python` (or `python3`) has it.
-pub fn atari(python: Option<&str>, out: &mut dyn Write) -> Result<(), BenchError> {
-    atari::run(python, out)
+/// The Atari games, beside the peers that there are.
+pub fn atari(peers: &Peers, out: &mut dyn Write) -> Result<(), BenchError> {
+    atari::run(peers, out)
 }
 
-/// The sum tree, and prioritized transitions of pictures.
-pub fn replay(out: &mut dyn Write) -> Result<(), BenchError> {
-    replay::run(out)
+/// The sum tree, and prioritized transitions of pictures, beside other replays where `python` (or
+/// `python3`) has them; of a million frames if `full`.
+pub fn replay(python: Option<&str>, full: bool, out: &mut dyn Write) -> Result<(), BenchError> {
+    replay::run(python, full, out)
 }
 
 /// What collecting costs beside the environment and the network.
 pub fn collect(out: &mut dyn Write) -> Result<(), BenchError> {
     collect::run(out)
+}
+
+/// Whole runs with learning, beside other libraries where `python` (or `python3`) has them.
+pub fn train(python: Option<&str>, out: &mut dyn Write) -> Result<(), BenchError> {
+    train::run(python, out)
 }
 
 /// Calls per second: the best of five parts of 0.4 s after one to warm up, so that other work

@@ -1,41 +1,97 @@
-//! How fast priorities and transitions are drawn.
+//! How fast the replay is written and drawn from, beside other replays and a plain copy.
 //!
-//! Figures of peers were measured on a 2-core EPYC with the same sizes; the ratio to a plain
-//! copy of the same bytes is taken in this run and holds on any machine.
+//! Frames are those of Atari games played at random where the cartridges are there (a few
+//! thousand, over and over), else noise for what does not depend on them. Everything is measured
+//! on two threads at most. Peers run in a Python that has them, in the same run
+//! (`peer_replay.py`), on smaller replays of whole stacks, which is easier.
 
 use std::hint::black_box;
 use std::io::Write;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
-use starling_envs::{Rollout, Space, stream};
-use starling_replay::{Layout, PriorityConfig, Replay, ReplayConfig, SumTree};
+use starling_envs::{EnvOptions, Rollout, Space, VecEnv, registry, stream};
+use starling_replay::{
+    Layout, Prefetcher, PriorityConfig, Replay, ReplayConfig, Snapshot, SumTree, TransitionBatch,
+};
 use starling_tree::Tree;
 
 use super::{BenchError, rate};
 
 const BATCH: usize = 512;
+const SHAPE: [usize; 3] = [4, 84, 84];
+const ENVS: usize = 8;
+/// Steps of each environment in one insert: 64 in all.
+const STEPS: usize = 8;
+/// Inserts that are recorded and then repeated.
+const RECORDED: usize = 64;
 
-/// Measures the sum tree alone, then whole transitions.
-pub(super) fn run(out: &mut dyn Write) -> Result<(), BenchError> {
-    sum_tree(out)?;
-    transitions(out)
+/// Measures the sum tree alone, then replays of pictures, then the peers.
+pub(super) fn run(python: Option<&str>, full: bool, out: &mut dyn Write) -> Result<(), BenchError> {
+    let peers = peers(python.unwrap_or("python3"), out)?;
+    let peer = |name: &str| peers.iter().find(|(known, _, _)| known == name);
+    let trees = ["torchrl-sampler", "torchrl-tree"].map(peer);
+    sum_tree(&trees, out)?;
+    let capacity = if full { 1_000_000 } else { 100_000 };
+    if !full {
+        writeln!(
+            out,
+            "{capacity} frames; --full measures 1000000, which takes 7.1 GB of memory"
+        )?;
+    }
+    let ours = transitions(capacity, out)?;
+    for name in ["torchrl", "cpprb", "rlpyt"] {
+        if let Some((_, speed, what)) = peer(name) {
+            let ratio = ours / speed;
+            writeln!(out, "  {ratio:.1} x {what}: {speed:.0} cycles/s")?;
+        }
+    }
+    Ok(())
 }
 
-fn sum_tree(out: &mut dyn Write) -> Result<(), BenchError> {
+/// The figure of a peer: name, speed, what was measured.
+type Peer = (String, f64, String);
+
+fn peers(python: &str, out: &mut dyn Write) -> Result<Vec<Peer>, BenchError> {
+    let program = include_str!("peer_replay.py");
+    let output = Command::new(python).args(["-c", program]).output();
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        writeln!(
+            out,
+            "{python} has no numpy, so that there are no peers to compare with: pip install \
+             torchrl cpprb into a virtual environment and name its Python with --python"
+        )?;
+        return Ok(Vec::new());
+    };
+    let mut found = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let mut fields = line.split('\t');
+        match (fields.next(), fields.next(), fields.next()) {
+            (Some(name), Some(speed), Some(what)) => {
+                let speed = speed.parse().unwrap_or(f64::NAN);
+                found.push((name.to_owned(), speed, what.to_owned()));
+            }
+            _ if line.starts_with('#') => writeln!(out, "{line}")?,
+            // What the peers themselves print.
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn sum_tree(peers: &[Option<&Peer>], out: &mut dyn Write) -> Result<(), BenchError> {
     const LEAVES: usize = 1_000_000;
-    const INSERT: usize = 64;
     let mut rng = stream(1, "bench", 0);
     let mut tree = SumTree::new(LEAVES);
     tree.set_many((0..LEAVES).map(|leaf| (leaf, rng.random::<f64>())));
-    writeln!(
-        out,
-        "sum tree, {LEAVES} leaves, {} MB",
-        tree.bytes() / 1_000_000
-    )?;
-
+    let megabytes = tree.bytes() / 1_000_000;
+    writeln!(out, "sum tree, {LEAVES} leaves, {megabytes} MB")?;
     let (mut masses, mut found) = (Vec::new(), Vec::new());
     for stratified in [true, false] {
-        let mut cycle = |tree: &mut SumTree| {
+        let cycles = rate(|| {
             masses.clear();
             let total = tree.total();
             masses.extend((0..BATCH).map(|i| match stratified {
@@ -45,8 +101,7 @@ fn sum_tree(out: &mut dyn Write) -> Result<(), BenchError> {
             tree.find_many(&masses, &mut found);
             tree.set_many(found.iter().map(|&leaf| (leaf, rng.random::<f64>())));
             Ok::<_, BenchError>(())
-        };
-        let per_second = rate(|| cycle(&mut tree))? * BATCH as f64;
+        })?;
         let kind = if stratified {
             "stratified"
         } else {
@@ -54,134 +109,309 @@ fn sum_tree(out: &mut dyn Write) -> Result<(), BenchError> {
         };
         writeln!(
             out,
-            "  sample + update, {kind}: {:.2} M/s (wanted: 1 M/s)",
-            per_second / 1e6
+            "  sample {BATCH} + update, {kind}: {cycles:.0} cycles/s ({:.1} M/s)",
+            cycles * BATCH as f64 / 1e6
         )?;
-        let mut cursor = 0;
-        let cycles = rate(|| {
-            let new = cursor..cursor + INSERT;
-            tree.set_many(new.map(|leaf| (leaf % LEAVES, 1.0)));
-            cursor = (cursor + INSERT) % LEAVES;
-            cycle(&mut tree)
-        })?;
-        writeln!(
-            out,
-            "  insert {INSERT} + sample {BATCH} + update, {kind}: {cycles:.0} cycles/s"
-        )?;
-        for (peer, theirs) in [("torchrl", 1000.0), ("cpprb", 1700.0), ("rlpyt", 2900.0)] {
-            writeln!(
-                out,
-                "    {:.1} x {peer} ({theirs:.0} cycles/s)",
-                cycles / theirs
-            )?;
+        for (_, speed, what) in peers.iter().flatten() {
+            let ratio = cycles / speed;
+            writeln!(out, "    {ratio:.1} x {what}: {speed:.0} cycles/s")?;
         }
     }
     Ok(())
 }
 
-fn transitions(out: &mut dyn Write) -> Result<(), BenchError> {
-    const SHAPE: [usize; 3] = [4, 84, 84];
-    const STEPS: usize = 50_000;
-    const ENVS: usize = 8;
-    let (t, none) = (8, Tree::empty());
-    let (pixels, actions) = (Space::bytes(&SHAPE, 255), Space::Discrete { n: 18 });
-    let mut rollout = Rollout::new(t, ENVS, &pixels, &actions, None, &none, &none);
-    let mut rng = stream(2, "bench", 0);
-    for (_, array) in rollout.obs.leaves_mut() {
-        rng.fill_bytes(array.bytes_mut());
-    }
+/// Replays of `capacity` frames: plain, then compressed. Returns cycles per second of the plain
+/// one.
+fn transitions(capacity: usize, out: &mut dyn Write) -> Result<f64, BenchError> {
     let config = ReplayConfig {
-        capacity_steps: STEPS,
+        capacity_steps: capacity,
         n_steps: 3,
         gamma: 0.99,
         priority: Some(PriorityConfig::default()),
-        frame_stack: std::env::var("STACK").ok().map(|_| 4),
-        compress: std::env::var("COMPRESS").is_ok(),
+        frame_stack: Some(SHAPE[0]),
         ..ReplayConfig::default()
     };
-    let replay = Replay::new(config, Layout::of_rollout(&rollout, ENVS))?;
-    writeln!(
-        out,
-        "transitions, {SHAPE:?} bytes, {STEPS} steps, n = 3, batch {BATCH}, {:.1} GB",
-        replay.bytes() as f64 / 1e9
-    )?;
-    let mut insert = |replay: &Replay| {
-        rollout.carry_over();
-        replay.insert(&rollout, 0, None)?;
-        Ok::<_, BenchError>(())
-    };
-    for _ in 0..STEPS / (t * ENVS) + 1 {
-        insert(&replay)?;
+    let games = ["Pong", "Breakout", "Seaquest", "SpaceInvaders"];
+    let mut plain = (0.0, 0.0);
+    for game in games {
+        let Some(rollouts) = record(game)? else {
+            writeln!(out, "{game}: no cartridge (`starling roms`)")?;
+            continue;
+        };
+        if plain.0 == 0.0 {
+            plain = measure(config.clone(), &rollouts, &format!("plain, {game}"), out)?;
+        }
+        let config = ReplayConfig {
+            compress: true,
+            ..config.clone()
+        };
+        let (_, ahead) = measure(config, &rollouts, &format!("compressed, {game}"), out)?;
+        writeln!(out, "  {:.2} of the plain speed", ahead / plain.1)?;
     }
-    let inserts = rate(|| insert(&replay))?;
+    if plain.0 == 0.0 {
+        plain = measure(config, &noise(), "plain, noise", out)?;
+    }
+    Ok(plain.0)
+}
+
+/// Fills a replay and measures it. Returns cycles per second of one thread that inserts, draws and
+/// gives priorities back, and batches per second of one that finds them assembled by two threads.
+fn measure(
+    config: ReplayConfig,
+    rollouts: &[Rollout],
+    name: &str,
+    out: &mut dyn Write,
+) -> Result<(f64, f64), BenchError> {
+    let capacity = config.capacity_steps;
+    let compressed = config.compress;
+    let layout = Layout::of_rollout(&rollouts[0], ENVS);
+    let replay = Arc::new(Replay::new(config, layout)?);
+    let mut next = 0;
+    let mut insert = || {
+        next += 1;
+        replay.insert(&rollouts[next % rollouts.len()], 0, None)
+    };
+    let start = Instant::now();
+    while replay.inserted_steps() < capacity as u64 + 1000 {
+        insert()?;
+    }
+    let filled = replay.inserted_steps() as f64 / start.elapsed().as_secs_f64();
     writeln!(
         out,
-        "  insert: {:.0} k steps/s",
-        inserts * (t * ENVS) as f64 / 1e3
+        "{name}: {SHAPE:?}, n = 3, batch {BATCH}, {capacity} frames, {:.2} GB; filled with {:.0} k steps/s",
+        replay.bytes() as f64 / 1e9,
+        filled / 1e3
     )?;
 
+    let mut rng = stream(2, "bench", 0);
     let mut batch = replay.sample(BATCH, 0.4, &mut rng)?;
     let priorities: Vec<f32> = (0..BATCH).map(|_| rng.random()).collect();
-    let item: usize = SHAPE.iter().product();
-    let bytes = 2 * BATCH * item;
-    let sampling = rate(|| {
-        replay.sample_into(&mut batch, 0.4, &mut rng)?;
-        replay.update_priorities(&batch.ids, &priorities)?;
-        black_box(&batch);
-        Ok::<_, BenchError>(())
-    })?;
     let cycles = rate(|| {
-        insert(&replay)?;
+        insert()?;
         replay.sample_into(&mut batch, 0.4, &mut rng)?;
         replay.update_priorities(&batch.ids, &priorities)?;
         black_box(&batch);
         Ok::<_, BenchError>(())
     })?;
-    drop(replay);
-
-    // The same bytes from as large a source, one after the other.
-    let source = vec![1u8; STEPS * item];
-    let mut target = vec![1u8; bytes];
-    let mut parts = source.chunks_exact(bytes).cycle();
-    let copying = rate(|| {
-        if let Some(part) = parts.next() {
-            target.copy_from_slice(part);
-        }
-        black_box(&target);
-        Ok::<_, BenchError>(())
-    })?;
-    // The same bytes in the same pieces from random places: what the memory gives for this
-    // pattern, without any of the replay's work.
-    let pieces = rate(|| {
-        for piece in target.chunks_exact_mut(item) {
-            let first = rng.random_range(0..STEPS) * item;
-            piece.copy_from_slice(&source[first..first + item]);
-        }
-        black_box(&target);
-        Ok::<_, BenchError>(())
-    })?;
     writeln!(
         out,
-        "  sample + update: {sampling:.0} batches/s (observations and next observations)"
+        "  insert 64 + sample + update, one thread: {cycles:.0} cycles/s"
     )?;
-    writeln!(out, "  plain copy of the same bytes: {copying:.0} /s")?;
-    writeln!(out, "  ratio to the plain copy: {:.2}", sampling / copying)?;
+    let ahead = prefetched(&replay, &priorities, 2)?;
     writeln!(
         out,
-        "  copy of random rows: {pieces:.0} /s, ratio {:.2}",
-        sampling / pieces
+        "  sample + update, prefetched by two threads: {ahead:.0} batches/s"
     )?;
-    writeln!(out, "  insert 64 + sample + update: {cycles:.0} cycles/s")?;
-    for (peer, theirs) in [
-        ("torchrl (one observation, 100 k)", 156.0),
-        ("cpprb (both, 100 k)", 138.0),
-        ("rlpyt (both, 1 M, unique frames)", 104.0),
-    ] {
+    if !compressed {
+        let copies = plain_copies(capacity, &mut batch)?;
         writeln!(
             out,
-            "    {:.1} x {peer}: {theirs:.0} cycles/s",
-            sampling / theirs
+            "  plain copy of the same bytes: {copies:.0} /s; one thread of ours is {:.2} of it",
+            cycles / copies
         )?;
     }
+    beside_writers(&replay, rollouts, &priorities, out)?;
+    snapshots(&replay, rollouts, out)?;
+    Ok((cycles, ahead))
+}
+
+/// Batches per second of a learner that only takes what others assemble.
+fn prefetched(replay: &Arc<Replay>, priorities: &[f32], threads: usize) -> Result<f64, BenchError> {
+    let rng = stream(3, "bench", 0);
+    let mut prefetcher = Prefetcher::new(Arc::clone(replay), threads, rng)?;
+    for _ in 0..threads + 1 {
+        prefetcher.give(TransitionBatch::new(replay.layout(), BATCH), 0.4);
+    }
+    rate(|| {
+        let Some(filled) = prefetcher.take(Duration::from_secs(60)) else {
+            return Ok(());
+        };
+        filled.drawn?;
+        replay.update_priorities(&filled.batch.ids, priorities)?;
+        prefetcher.give(filled.batch, 0.4);
+        Ok::<_, BenchError>(())
+    })
+}
+
+/// Copies per second of as many bytes as a batch has, from a source of as many bytes as there
+/// are frames (1 GB at most), one part after the other.
+fn plain_copies(capacity: usize, batch: &mut TransitionBatch) -> Result<f64, BenchError> {
+    let mut targets: Vec<&mut [u8]> = Vec::new();
+    for tree in [&mut batch.obs, &mut batch.next_obs] {
+        let leaves = tree.leaves_mut().into_iter();
+        targets.extend(leaves.map(|(_, array)| array.bytes_mut()));
+    }
+    let bytes = targets.first().map_or(1, |target| target.len());
+    let frames = capacity * SHAPE[1] * SHAPE[2];
+    let source = vec![1u8; frames.clamp(2 * bytes, 1_000_000_000)];
+    let mut parts = source.chunks_exact(bytes).cycle();
+    rate(|| {
+        for (target, part) in targets.iter_mut().zip(&mut parts) {
+            target.copy_from_slice(part);
+            black_box(&target);
+        }
+        Ok(())
+    })
+}
+
+/// One thread writes 100 k steps/s, or what it can, while another one draws.
+fn beside_writers(
+    replay: &Replay,
+    rollouts: &[Rollout],
+    priorities: &[f32],
+    out: &mut dyn Write,
+) -> Result<(), BenchError> {
+    const WANTED: f64 = 100_000.0;
+    let stop = AtomicBool::new(false);
+    let mut rng = stream(4, "bench", 0);
+    let mut batch = TransitionBatch::new(replay.layout(), BATCH);
+    let (written, drawn) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (start, mut steps) = (Instant::now(), 0);
+            for rollout in rollouts.iter().cycle() {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                steps += replay.insert(rollout, 0, None)?;
+                let due = Duration::from_secs_f64(steps as f64 / WANTED);
+                if let Some(early) = due.checked_sub(start.elapsed()) {
+                    std::thread::sleep(early);
+                }
+            }
+            Ok::<_, BenchError>(steps as f64 / start.elapsed().as_secs_f64())
+        });
+        let drawn = rate(|| {
+            replay.sample_into(&mut batch, 0.4, &mut rng)?;
+            replay.update_priorities(&batch.ids, priorities)?;
+            black_box(&batch);
+            Ok::<_, BenchError>(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        let written = writer.join();
+        (written.unwrap_or(Ok(f64::NAN)), drawn)
+    });
+    writeln!(
+        out,
+        "  a writer that wants 100 k steps/s, beside one that draws: {:.0} k steps/s, {:.0} batches/s",
+        written? / 1e3,
+        drawn?
+    )?;
     Ok(())
+}
+
+/// The longest that an insert, a draw or a change of priorities takes while the whole replay is
+/// written, and a second part after 10000 more steps.
+fn snapshots(
+    replay: &Arc<Replay>,
+    rollouts: &[Rollout],
+    out: &mut dyn Write,
+) -> Result<(), BenchError> {
+    let mut saved = None;
+    let mut next = rollouts.iter().cycle();
+    for part in ["whole", "10 k steps later"] {
+        let mut rng = stream(5, "bench", 0);
+        let mut batch = TransitionBatch::new(replay.layout(), 64);
+        let begin = Instant::now();
+        let snapshot = Snapshot::begin(Arc::clone(replay), saved.as_ref())?;
+        let begin = begin.elapsed();
+        let start = Instant::now();
+        let done = AtomicBool::new(false);
+        let mut longest = Duration::ZERO;
+        let file = tempfile::tempfile()?;
+        let result = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let saved = snapshot.write(std::io::BufWriter::new(&file));
+                done.store(true, Ordering::Relaxed);
+                saved
+            });
+            while !done.load(Ordering::Relaxed) {
+                let before = Instant::now();
+                if let Some(rollout) = next.next() {
+                    replay.insert(rollout, 0, None)?;
+                }
+                replay.sample_into(&mut batch, 0.4, &mut rng)?;
+                replay.update_priorities(&batch.ids, &[1.0; 64])?;
+                longest = longest.max(before.elapsed());
+                // As a learner would: not all the time.
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            writer.join().map_err(|_| {
+                BenchError::Write(std::io::Error::other("the writer of the snapshot panicked"))
+            })
+        })?;
+        saved = Some(result?);
+        let bytes = file.metadata()?.len();
+        writeln!(
+            out,
+            "  snapshot, {part}: begun in {:.1} ms, written in {:.1} s, {:.1} MB; the longest insert 64 + sample 64 + update meanwhile: {:.1} ms",
+            begin.as_secs_f64() * 1e3,
+            start.elapsed().as_secs_f64(),
+            bytes as f64 / 1e6,
+            longest.as_secs_f64() * 1e3
+        )?;
+        for rollout in next.by_ref().take(10_000 / (ENVS * STEPS)) {
+            replay.insert(rollout, 0, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// Rollouts of a game played at random, one after the other; `None` without its cartridge.
+fn record(game: &str) -> Result<Option<Vec<Rollout>>, BenchError> {
+    let id = format!("{game}NoFrameskip-v4");
+    let spec = registry::find(&id)
+        .map_err(crate::EngineError::from)
+        .map_err(Box::new)?;
+    let Ok(mut vector) = VecEnv::new(spec, &EnvOptions::default(), ENVS, 0, "env", 0) else {
+        return Ok(None);
+    };
+    let mut rollout = empty_rollout(vector.observation_space(), vector.action_space());
+    let Space::Discrete { n } = *vector.action_space() else {
+        return Ok(None);
+    };
+    let mut rng = stream(0, "actions", 0);
+    vector.reset(&mut rollout)?;
+    let mut rollouts = Vec::new();
+    for _ in 0..RECORDED {
+        for t in 0..STEPS {
+            for action in rollout.actions.at_mut(&[t]).as_mut_slice::<i64>() {
+                *action = rng.random_range(0..n as i64);
+            }
+            vector.step(t, &mut rollout)?;
+        }
+        vector.finished().for_each(drop);
+        rollouts.push(rollout.clone());
+        rollout.carry_over();
+    }
+    Ok(Some(rollouts))
+}
+
+fn empty_rollout(observation: &Space, action: &Space) -> Rollout {
+    let none = Tree::empty();
+    Rollout::new(STEPS, ENVS, observation, action, None, &none, &none)
+}
+
+/// Rollouts of stacks that follow each other and show nothing.
+fn noise() -> Vec<Rollout> {
+    let (pixels, actions) = (Space::bytes(&SHAPE, 255), Space::Discrete { n: 18 });
+    let mut rng = stream(6, "bench", 0);
+    let mut rollout = empty_rollout(&pixels, &actions);
+    let item: usize = SHAPE.iter().product();
+    let frame = item / SHAPE[0];
+    let mut rollouts = Vec::new();
+    for _ in 0..RECORDED {
+        rollout.carry_over();
+        for (_, array) in rollout.obs.leaves_mut() {
+            for row in 1..=STEPS {
+                for b in 0..ENVS {
+                    let before = array.at(&[row - 1, b]).bytes[frame..].to_vec();
+                    let to = array.at_mut(&[row, b]).bytes;
+                    to[..before.len()].copy_from_slice(&before);
+                    rng.fill_bytes(&mut to[before.len()..]);
+                }
+            }
+        }
+        rollouts.push(rollout.clone());
+    }
+    rollouts
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::bench;
+use crate::{bench, peers};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -12,9 +12,13 @@ pub(super) struct Args {
     /// Only environments whose id contains this
     #[arg(long, default_value = "")]
     env: String,
-    /// A Python with ale-py, to compare Atari games with [default: python3]
+    /// A Python with the libraries to compare with [default: python3, or for Atari one that is
+    /// made in the user's cache]
     #[arg(long)]
     python: Option<String>,
+    /// Measure the replay with a million frames (7.1 GB of memory)
+    #[arg(long)]
+    full: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -23,12 +27,14 @@ enum What {
     All,
     /// Stepping environments
     Envs,
-    /// Atari games beside ale-py's vector environment (not part of all)
+    /// Atari games beside ale-py's vector environment and EnvPool (not part of all)
     Atari,
     /// Drawing from the replay
     Replay,
     /// Collecting with a policy
     Collect,
+    /// Whole runs on Pong, learning included (not part of all)
+    Train,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -38,14 +44,37 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         bench::envs(&args.env, out)?;
     }
     if wanted(What::Replay) {
-        bench::replay(out)?;
+        bench::replay(args.python.as_deref(), args.full, out)?;
     }
     if wanted(What::Collect) {
         bench::collect(out)?;
     }
     if args.what == What::Atari {
         super::roms::ensure("ALE/Pong-v5")?;
-        bench::atari(args.python.as_deref(), out)?;
+        bench::atari(&atari_peers(args.python.as_deref()), out)?;
+    }
+    if args.what == What::Train {
+        super::roms::ensure("ALE/Pong-v5")?;
+        bench::train(args.python.as_deref(), out)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The peers that are here or can be installed; says so of those that cannot.
+fn atari_peers(wanted: Option<&str>) -> bench::Peers {
+    let ale = super::atari::peer(wanted);
+    let envpool = match &ale {
+        Ok(python) if peers::says(python, "import envpool").is_ok() => Ok(python.clone()),
+        _ => peers::install(&["envpool"]),
+    };
+    if let Err(error) = &ale {
+        eprintln!("nothing is compared with ale-py: {error}");
+    }
+    if let Err(error) = &envpool {
+        eprintln!("nothing is compared with EnvPool: {error}");
+    }
+    bench::Peers {
+        ale: ale.ok(),
+        envpool: envpool.ok(),
+    }
 }

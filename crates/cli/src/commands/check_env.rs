@@ -19,8 +19,11 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let spec = registry::find(&args.id)?;
     super::roms::ensure(spec.id)?;
-    let mut env = spec.make(&EnvOptions::default())?;
-    let report = check::check(&mut *env, args.seed, args.steps);
+    let report = check::check(
+        &mut || spec.make(&EnvOptions::default()),
+        args.seed,
+        args.steps,
+    );
     for finding in &report.findings {
         say!("{finding}");
     }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use crate::envs::atari;
 use crate::{algos, envs, presets};
 
 #[derive(clap::Args)]
@@ -14,6 +15,10 @@ pub(super) struct Args {
 enum What {
     /// Environments
     Envs,
+    /// The 57 Atari games of most papers
+    Atari57,
+    /// The Atari games with a world record in SABER
+    Saber,
     /// Algorithms
     Algos,
     /// Presets
@@ -22,10 +27,9 @@ enum What {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let rows: Vec<[String; 2]> = match args.what {
-        What::Envs => envs::registry::all()
-            .iter()
-            .map(|env| [env.id.to_owned(), env.summary.to_owned()])
-            .collect(),
+        What::Envs => rows(|_| true),
+        What::Atari57 => rows(|id| in_set("atari57", id)),
+        What::Saber => rows(|id| in_set("saber", id)),
         What::Algos => algos::registry::all()
             .iter()
             .map(|algo| {
@@ -43,4 +47,21 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         say!("{name:<width$}  {summary}", width = width.unwrap_or(0));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The environments whose ids are wanted.
+fn rows(wanted: impl Fn(&str) -> bool) -> Vec<[String; 2]> {
+    envs::registry::all()
+        .iter()
+        .filter(|env| wanted(env.id))
+        .map(|env| [env.id.to_owned(), env.summary.to_owned()])
+        .collect()
+}
+
+/// Whether an id is the usual one of a game of a set.
+fn in_set(set: &str, id: &str) -> bool {
+    let games = atari::set(set).unwrap_or_default();
+    atari::parse(id).is_some_and(|(game, version)| {
+        version == atari::Version::V5 && games.iter().any(|known| known.name == game.name)
+    })
 }

@@ -19,6 +19,7 @@ macro_rules! say {
     };
 }
 
+mod atari;
 mod bench;
 mod check_env;
 mod completions;
@@ -79,6 +80,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Get the ROMs of the Atari games, and list those that are here
     Roms(roms::Args),
+    /// Compare our Atari with the reference
+    Atari(atari::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -102,6 +105,7 @@ pub fn main() -> ExitCode {
         Command::CheckEnv(args) => check_env::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Roms(args) => roms::run(args),
+        Command::Atari(args) => atari::run(args),
         Command::Completions(args) => completions::run::<Cli>(args),
     };
     match result {
@@ -113,7 +117,6 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The error with its causes. Those that it quotes already are not said twice.
 fn write_line(line: &str) {
     use std::io::Write as _;
     let end = if line.ends_with('\n') { "" } else { "\n" };
@@ -123,6 +126,7 @@ fn write_line(line: &str) {
     }
 }
 
+/// The error with its causes. Those that it quotes already are not said twice.
 fn explain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {

@@ -49,6 +49,16 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// Fetches the ROMs if one is not there, after saying so.
+pub(super) fn ensure_all() -> anyhow::Result<()> {
+    if roms::found().len() < starling_atari::games::all().len() {
+        eprintln!("fetching the ROMs of ale-py 0.12.1 with pip (3 MB, once)");
+        let (games, folder) = fetch()?;
+        eprintln!("{} ROMs put into {}", games.len(), folder.display());
+    }
+    Ok(())
+}
+
 /// Fetches the ROMs if an environment needs one that is not there, after saying so.
 pub(super) fn ensure(env_id: &str) -> anyhow::Result<()> {
     // An unknown id is reported where it is used.

@@ -32,8 +32,12 @@ impl Draws for Recorded {
         self.seed.take().expect("the reference is seeded once")
     }
 
-    fn noops(&mut self, _most: u32) -> u32 {
+    fn times(&mut self, _least: u32, _most: u32) -> u32 {
         self.noops.pop_front().expect("the reference reset less")
+    }
+
+    fn choice(&mut self, _count: usize) -> usize {
+        unreachable!("the reference does nothing at the start")
     }
 
     fn frames(&mut self) -> u32 {

@@ -9,6 +9,7 @@ mod ids;
 mod options;
 mod picture;
 pub mod roms;
+mod sets;
 
 #[cfg(test)]
 mod against_gymnasium;
@@ -16,7 +17,9 @@ mod against_gymnasium;
 mod tests;
 
 pub use ids::{Version, parse};
-pub use options::{ActionSet, AtariPreset, LifeLoss, Observation, Resize};
+pub use options::{ActionSet, AtariPreset, History, LifeLoss, Observation, Resize, Start};
+
+pub use sets::{SETS, set};
 
 pub(crate) use ids::{of_bare_name, specs};
 
@@ -71,6 +74,8 @@ struct Episode {
     lives: u8,
     /// The frame of the last reward.
     rewarded_at: u64,
+    /// The game's points so far.
+    score: f64,
     /// The frames that are shown, one after the other, and the place of the oldest.
     stack: Vec<u8>,
     oldest: usize,
@@ -79,7 +84,9 @@ struct Episode {
 /// What one choice led to.
 #[derive(Clone, Copy, Default)]
 struct Turn {
+    /// The points, and those corrected if they are to be.
     reward: i32,
+    points: f64,
     /// The game is over, or a life was lost that counts as its end.
     terminated: bool,
     truncated: bool,
@@ -97,7 +104,7 @@ impl AtariEnv {
         version: Version,
         options: &EnvOptions,
     ) -> Result<Self, EnvError> {
-        let settings = Settings::new(version, options)?;
+        let settings = Settings::new(game, version, options)?;
         let codes = match settings.actions {
             ActionSet::Minimal => game.minimal_actions.to_vec(),
             ActionSet::Full | ActionSet::Masked => (0..18).collect(),
@@ -185,22 +192,24 @@ impl AtariEnv {
     /// Starts an episode, up to the picture that it starts with.
     fn start(&mut self, draws: &mut impl Draws) -> Result<(), EnvError> {
         let settings = self.settings.clone();
-        let choice = self.presses.get(2).copied();
+        let third = self.presses.get(2).copied();
+        let third = third.filter(|_| settings.third_after_fire);
         let fires = settings.fire_reset && self.game.minimal_actions.contains(&1);
         let running = self.running()?;
         if !running.episode.started {
-            running.ale.set_seed(draws.seed());
+            running.ale.reload(draws.seed())?;
             running.episode.started = true;
         }
-        if settings.life_loss != LifeLoss::Continues || running.episode.over {
+        let restarts = settings.life_loss != LifeLoss::Continues || running.episode.over;
+        if restarts {
             running.restart(&settings, draws);
-        } else {
+        } else if settings.noop_after_life {
             // Goes on with the next life, of which there is nothing to see yet.
             let turn = running.turn(Press::NOOP, &settings, draws);
             running.draw(turn);
         }
         if fires {
-            for press in [Some(Press::FIRE), choice].into_iter().flatten() {
+            for press in [Some(Press::FIRE), third].into_iter().flatten() {
                 let turn = running.turn(press, &settings, draws);
                 running.draw(turn);
                 if turn.terminated || turn.truncated {
@@ -208,7 +217,11 @@ impl AtariEnv {
                 }
             }
         }
-        running.fill_stack();
+        match settings.history {
+            History::Zeros => running.empty_stack(),
+            History::Repeated if restarts || settings.noop_after_life => running.fill_stack(),
+            History::Repeated => {}
+        }
         Ok(())
     }
 
@@ -224,14 +237,26 @@ impl AtariEnv {
 impl Running {
     /// Starts the game anew and does nothing for a while, by chance.
     fn restart(&mut self, settings: &Settings, draws: &mut impl Draws) {
-        self.ale.reset();
+        self.new_game();
         if settings.noop_max > 0 {
-            for _ in 0..draws.noops(settings.noop_max) {
-                if self.play(Press::NOOP, settings, draws).1 {
-                    self.ale.reset();
+            let least = u32::from(settings.start == Start::Noops);
+            let minimal = self.ale.game().minimal_actions;
+            for _ in 0..draws.times(least, settings.noop_max) {
+                let done = match settings.start {
+                    Start::Noops | Start::NoopsOrNone => self.play(Press::NOOP, settings, draws).1,
+                    Start::RandomActions => {
+                        let press = Press::new(minimal[draws.choice(minimal.len())]);
+                        let turn = self.turn(press.unwrap_or(Press::NOOP), settings, draws);
+                        turn.truncated || self.ale.outcome().terminal
+                    }
+                };
+                if done {
+                    self.new_game();
                 }
             }
         }
+        // What was gained before the agent acts is not its own.
+        self.episode.score = 0.0;
         self.episode.over = false;
         self.episode.lives = self.ale.outcome().lives;
         self.episode.rewarded_at = self.ale.frame_numbers().1;
@@ -239,6 +264,11 @@ impl Running {
             frames: Some(Frames::Last),
             ..Turn::default()
         });
+    }
+
+    fn new_game(&mut self) {
+        self.ale.reset();
+        self.episode.rewarded_at = self.ale.frame_numbers().1;
     }
 
     /// One frame, or two to four by chance: the reward, and whether the game is over or cut off.
@@ -286,6 +316,11 @@ impl Running {
                 break;
             }
         }
+        turn.points = match settings.score_fixes {
+            true => corrected(self.ale.game(), turn.reward),
+            false => f64::from(turn.reward),
+        };
+        self.episode.score += turn.points;
         turn.terminated = self.ale.outcome().terminal || lost;
         turn.truncated = self.truncated(settings);
         let ended = turn.terminated || turn.truncated;
@@ -318,6 +353,19 @@ impl Running {
         episode.oldest = (episode.oldest + length) % episode.stack.len();
     }
 
+    /// Leaves only the latest frame.
+    fn empty_stack(&mut self) {
+        let episode = &mut self.episode;
+        let length = self.picture.frame_len();
+        let size = episode.stack.len();
+        let latest = (episode.oldest + size - length) % size;
+        episode
+            .stack
+            .copy_within(latest..latest + length, size - length);
+        episode.stack[..size - length].fill(0);
+        episode.oldest = 0;
+    }
+
     /// Puts the latest frame into all places.
     fn fill_stack(&mut self) {
         let episode = &mut self.episode;
@@ -330,13 +378,30 @@ impl Running {
     }
 }
 
+/// SABER's corrections: a score that runs over its last digit loses nothing by it, and Defender's
+/// points are counted by the hundred.
+fn corrected(game: &Game, reward: i32) -> f64 {
+    let points = f64::from(reward);
+    if points < -900_000.0 {
+        return points + 10f64.powf(points.abs().log10().ceil());
+    }
+    match game.name {
+        "defender" if reward < 100 => 0.0,
+        "defender" => points / 100.0,
+        _ => points,
+    }
+}
+
 /// Where an environment takes its chance from: a generator, or in tests a record.
 trait Draws {
     /// The seed of the sticky actions.
     fn seed(&mut self) -> u32;
 
-    /// How long nothing is done at the start: 1 to `most` times.
-    fn noops(&mut self, most: u32) -> u32;
+    /// How often something is done at the start: `least` to `most` times.
+    fn times(&mut self, least: u32, most: u32) -> u32;
+
+    /// One of so many choices.
+    fn choice(&mut self, count: usize) -> usize;
 
     /// Frames of one step: 2, 3 or 4.
     fn frames(&mut self) -> u32;
@@ -347,8 +412,12 @@ impl Draws for Rng {
         self.next_u32()
     }
 
-    fn noops(&mut self, most: u32) -> u32 {
-        self.random_range(1..=most)
+    fn times(&mut self, least: u32, most: u32) -> u32 {
+        self.random_range(least..=most)
+    }
+
+    fn choice(&mut self, count: usize) -> usize {
+        self.random_range(0..count)
     }
 
     fn frames(&mut self) -> u32 {
@@ -405,8 +474,9 @@ impl Env for AtariEnv {
         running.draw(turn);
         self.write(obs);
         let reward = match self.settings.clip_rewards {
-            true => turn.reward.signum(),
-            false => turn.reward,
+            true if turn.points == 0.0 => 0.0,
+            true => turn.points.signum(),
+            false => turn.points,
         };
         Ok(Step {
             reward: reward as f32,
@@ -434,12 +504,17 @@ impl Env for AtariEnv {
         }
     }
 
+    fn game_score(&self) -> Option<f64> {
+        let running = self.running.as_ref()?;
+        running.episode.over.then_some(running.episode.score)
+    }
+
     fn snapshot(&self) -> Option<Vec<u8>> {
         let running = self
             .running
             .as_ref()
             .filter(|running| running.episode.started)?;
-        save(&(running.ale.save(), &running.episode, &running.picture.full))
+        save(&(running.ale.save(), &running.episode, running.picture.full()))
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), EnvError> {
@@ -450,7 +525,7 @@ impl Env for AtariEnv {
         let episode = &running.episode;
         if saved.game.game().name != game
             || saved.episode.stack.len() != episode.stack.len()
-            || saved.full.len() != running.picture.full.len()
+            || saved.full.len() != running.picture.full().len()
             || saved.episode.oldest >= saved.episode.stack.len()
             || !saved.episode.oldest.is_multiple_of(length)
         {
@@ -461,7 +536,7 @@ impl Env for AtariEnv {
         }
         running.ale.restore(&saved.game);
         running.episode = saved.episode;
-        running.picture.full = saved.full;
+        running.picture.set_full(saved.full);
         Ok(())
     }
 }

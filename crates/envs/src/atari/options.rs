@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use starling_atari::games::Game;
+
 use super::ids::Version;
 use crate::{EnvError, EnvOptions};
 
@@ -17,13 +19,16 @@ pub enum AtariPreset {
     /// life (and goes on from there), clips rewards and has no sticky actions. The picture is
     /// Gymnasium's.
     Deepmind,
-    /// Facebook's `rela`; not there yet.
+    /// Facebook's `rela`: all 18 actions of which the game's own are legal, random ones of these
+    /// at the start, colours pooled before they are resized and become grey, fire at the start
+    /// of a life in Breakout only, episodes of one life, rewards clipped, no sticky actions.
     Rela,
-    /// The library `rlpyt`; not there yet.
+    /// The library `rlpyt`: pictures of 104×80, a history of zeros at the start, episodes of one
+    /// life, rewards clipped, no sticky actions.
     Rlpyt,
-    /// The protocol SABER of Toromanoff et al. (2019): all 18 actions, sticky, no no-ops, games
-    /// of up to 100 hours that are cut off after 5 minutes without a reward. Its corrections of
-    /// single games' scores are not made.
+    /// The protocol SABER of Toromanoff et al. (2019), as in its authors' Rainbow-IQN: all 18
+    /// actions, sticky, no no-ops, a history of zeros at the start, rewards clipped, games of up
+    /// to 100 hours that are cut off after 5 minutes without a reward, scores corrected.
     Saber,
 }
 
@@ -34,6 +39,9 @@ pub enum Observation {
     /// The picture in grey, resized to 84×84: `[stack, 84, 84]`.
     #[default]
     Gray84,
+    /// The picture in grey, but for its first and last row, resized to half its size (rlpyt's):
+    /// `[stack, 104, 80]`.
+    Gray104,
     /// The picture in grey as it is: `[stack, height, 160]`.
     Gray,
     /// The picture in colour, three planes per frame: `[3 stack, height, 160]`.
@@ -53,6 +61,33 @@ pub enum Resize {
     /// Between the nearest pixels, each frame by itself before the maximum is taken (OpenCV's
     /// `INTER_LINEAR`).
     Bilinear,
+    /// Between the nearest pixels with the corners kept, of the maximum of two frames in colour,
+    /// which becomes grey only then (rela's, PyTorch's `align_corners`).
+    Aligned,
+}
+
+/// What is done at the start of a game.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// Nothing, 1 to `noop_max` times, a frame each.
+    #[default]
+    Noops,
+    /// Nothing, 0 to `noop_max` times, a frame each.
+    NoopsOrNone,
+    /// Random actions that do something in the game, 0 to `noop_max` times, a step each.
+    RandomActions,
+}
+
+/// What the older frames of an observation show at the start of an episode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum History {
+    /// The first frame.
+    #[default]
+    Repeated,
+    /// Nothing: all zeros.
+    Zeros,
 }
 
 /// Which of the 18 actions can be chosen.
@@ -92,10 +127,13 @@ pub(super) const NAMES: &[&str] = &[
     "frame_skip",
     "sticky_action_prob",
     "actions",
+    "start",
     "noop_max",
+    "history",
     "fire_reset",
     "life_loss",
     "clip_rewards",
+    "score_fixes",
     "max_frames",
     "stuck_frames",
     "mode",
@@ -123,10 +161,17 @@ pub(super) struct Settings {
     pub(super) skip: Skip,
     pub(super) sticky: f32,
     pub(super) actions: ActionSet,
+    pub(super) start: Start,
     pub(super) noop_max: u32,
+    pub(super) history: History,
     pub(super) fire_reset: bool,
+    /// Whether fire is followed by the third action.
+    pub(super) third_after_fire: bool,
     pub(super) life_loss: LifeLoss,
+    /// Whether an episode that goes on with the next life starts with a step of nothing.
+    pub(super) noop_after_life: bool,
     pub(super) clip_rewards: bool,
+    pub(super) score_fixes: bool,
     pub(super) max_frames: u64,
     pub(super) stuck_frames: Option<u64>,
     pub(super) mode: Option<u16>,
@@ -136,7 +181,11 @@ pub(super) struct Settings {
 impl Settings {
     /// What the id, the preset and the options come to; options go before presets, and presets
     /// before what the id says.
-    pub(super) fn new(version: Version, options: &EnvOptions) -> Result<Self, EnvError> {
+    pub(super) fn new(
+        game: &Game,
+        version: Version,
+        options: &EnvOptions,
+    ) -> Result<Self, EnvError> {
         let mut settings = Self {
             observation: Observation::Gray84,
             resize: Resize::Area,
@@ -150,10 +199,15 @@ impl Settings {
                 Version::NoFrameskip | Version::V4 => 0.0,
             },
             actions: ActionSet::Minimal,
+            start: Start::Noops,
             noop_max: 30,
+            history: History::Repeated,
             fire_reset: false,
+            third_after_fire: true,
             life_loss: LifeLoss::Ignored,
+            noop_after_life: true,
             clip_rewards: false,
+            score_fixes: false,
             max_frames: 108_000,
             stuck_frames: None,
             mode: options.mode,
@@ -174,17 +228,33 @@ impl Settings {
                 settings.sticky = 0.25;
                 settings.actions = ActionSet::Full;
                 settings.noop_max = 0;
+                settings.history = History::Zeros;
                 settings.clip_rewards = true;
+                settings.score_fixes = true;
                 settings.max_frames = 100 * HOUR;
                 settings.stuck_frames = Some(HOUR / 12);
             }
-            AtariPreset::Rela | AtariPreset::Rlpyt => {
-                return Err(EnvError::Failed(
-                    "the presets rela and rlpyt show pictures that are not there yet (colours \
-                     pooled before they become grey; 104 x 80); preset must be gymnasium, \
-                     deepmind or saber"
-                        .into(),
-                ));
+            AtariPreset::Rela => {
+                settings.resize = Resize::Aligned;
+                settings.skip = Skip::Fixed(4);
+                settings.sticky = 0.0;
+                settings.actions = ActionSet::Masked;
+                settings.start = Start::RandomActions;
+                settings.fire_reset = game.name == "breakout";
+                settings.third_after_fire = false;
+                settings.life_loss = LifeLoss::Continues;
+                settings.noop_after_life = false;
+                settings.clip_rewards = true;
+            }
+            AtariPreset::Rlpyt => {
+                settings.observation = Observation::Gray104;
+                settings.skip = Skip::Fixed(4);
+                settings.sticky = 0.0;
+                settings.start = Start::NoopsOrNone;
+                settings.history = History::Zeros;
+                settings.life_loss = LifeLoss::Continues;
+                settings.noop_after_life = false;
+                settings.clip_rewards = true;
             }
         }
         settings.take(options)?;
@@ -202,10 +272,13 @@ impl Settings {
         set(&mut self.stack, options.stack);
         set(&mut self.skip, options.frame_skip.map(Skip::Fixed));
         set(&mut self.actions, options.actions);
+        set(&mut self.start, options.start);
         set(&mut self.noop_max, options.noop_max);
+        set(&mut self.history, options.history);
         set(&mut self.fire_reset, options.fire_reset);
         set(&mut self.life_loss, options.life_loss);
         set(&mut self.clip_rewards, options.clip_rewards);
+        set(&mut self.score_fixes, options.score_fixes);
         set(&mut self.max_frames, options.max_frames);
         if options.stuck_frames.is_some() {
             self.stuck_frames = options.stuck_frames;

@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use starling_atari::ale::Ale;
 use starling_atari::palette;
-use starling_atari::picture::{Resizer, SIDE};
+use starling_atari::picture::{Resizer, SIDE, pool};
 
-use super::bilinear::Bilinear;
+use super::bilinear::{Aligned, Bilinear};
 use super::options::{Observation, Resize};
 
 const WIDTH: usize = 160;
 const RAM: usize = 128;
+/// Width and height of rlpyt's picture.
+const HALF: (usize, usize) = (80, 104);
 
 /// One frame as an observation shows it, and the full-size picture that it was made from.
 ///
@@ -22,12 +24,26 @@ pub(super) struct Picture {
     grays: [u8; 256],
     /// Red, green and blue of every palette index.
     colours: [[u8; 256]; 3],
-    resizer: Arc<Resizer>,
-    /// Where each frame is resized before it is pooled.
-    bilinear: Option<Box<Bilinear>>,
+    way: Way,
     /// The pooled picture, plane by plane, or where frames are resized first the pooled square;
     /// empty for memory.
-    pub(super) full: Vec<u8>,
+    full: Vec<u8>,
+    /// The pooled picture resized by area, of which only rows that change are made anew.
+    square: Vec<u8>,
+}
+
+/// How frames become what is shown.
+enum Way {
+    /// Pooled and shown as they are.
+    Whole,
+    /// Pooled, then resized by area, into `square`.
+    Area(Arc<Resizer>),
+    /// Each resized, then pooled.
+    Bilinear(Box<Bilinear>),
+    /// Pooled, then resized without the first and the last row.
+    Cropped(Box<Bilinear>),
+    /// Pooled in colour, then resized, then made grey.
+    Aligned(Box<Aligned>),
 }
 
 thread_local! {
@@ -56,24 +72,39 @@ impl Picture {
                 plane[usize::from(index)] = value;
             }
         }
-        let bilinear = (kind == Observation::Gray84 && resize == Resize::Bilinear)
-            .then(|| Box::new(Bilinear::new(WIDTH, height)));
-        let planes = match kind {
-            Observation::Gray84 | Observation::Gray => 1,
-            Observation::Rgb => 3,
-            Observation::Ram => 0,
+        let size = (WIDTH, height);
+        let square = (SIDE, SIDE);
+        let way = match (kind, resize) {
+            (Observation::Gray | Observation::Rgb | Observation::Ram, _) => Way::Whole,
+            (Observation::Gray104, _) => {
+                let cropped = (WIDTH, height - 2);
+                Way::Cropped(Box::new(Bilinear::new(cropped, HALF)))
+            }
+            (Observation::Gray84, Resize::Area) => Way::Area(resizer(ale)),
+            (Observation::Gray84, Resize::Bilinear) => {
+                Way::Bilinear(Box::new(Bilinear::new(size, square)))
+            }
+            (Observation::Gray84, Resize::Aligned) => {
+                Way::Aligned(Box::new(Aligned::new(size, SIDE)))
+            }
+        };
+        let length = match (kind, &way) {
+            (Observation::Ram, _) => 0,
+            (_, Way::Bilinear(_)) => SIDE * SIDE,
+            (Observation::Rgb, _) | (_, Way::Aligned(_)) => 3 * height * WIDTH,
+            _ => height * WIDTH,
         };
         Self {
             kind,
             height,
             grays: palette::grays(format),
             colours,
-            resizer: resizer(ale),
-            full: match bilinear {
-                Some(_) => vec![0; SIDE * SIDE],
-                None => vec![0; planes * height * WIDTH],
+            full: vec![0; length],
+            square: match way {
+                Way::Area(_) => vec![0; SIDE * SIDE],
+                _ => Vec::new(),
             },
-            bilinear,
+            way,
         }
     }
 
@@ -87,20 +118,56 @@ impl Picture {
         self.shape(1).iter().product()
     }
 
+    /// The full-size picture, or what takes its place.
+    pub(super) fn full(&self) -> &[u8] {
+        &self.full
+    }
+
+    /// Puts a picture back that [`full`](Picture::full) gave.
+    pub(super) fn set_full(&mut self, full: Vec<u8>) {
+        self.full = full;
+        if let Way::Area(resizer) = &self.way {
+            resizer.resize(&self.full, &mut self.square);
+        }
+    }
+
     /// Draws frames and writes what an observation shows of them.
     pub(super) fn draw(&mut self, ale: &Ale, frames: Frames, out: &mut [u8]) {
         let console = ale.console();
         let pixels = self.height * WIDTH;
-        SCRATCH.with_borrow_mut(|(other, indices)| match self.kind {
-            Observation::Ram => {}
-            Observation::Gray84 | Observation::Gray => {
-                let mut draw = |before: bool, out: &mut [u8]| match &self.bilinear {
-                    Some(bilinear) => {
+        SCRATCH.with_borrow_mut(|(other, indices)| match (self.kind, &self.way) {
+            (Observation::Ram, _) => {}
+            (_, Way::Area(resizer)) => {
+                other.resize(pixels, 0);
+                indices.resize(pixels, 0);
+                let changed = match frames {
+                    Frames::Last => {
+                        console.shaded_screen(false, &self.grays, other);
+                        pool(&mut self.full, other, None)
+                    }
+                    Frames::LastTwo => {
+                        console.shaded_screen(false, &self.grays, other);
+                        console.shaded_screen(true, &self.grays, indices);
+                        pool(&mut self.full, other, Some(indices))
+                    }
+                    Frames::ShownAndBefore => {
+                        other.copy_from_slice(&self.full);
+                        console.shaded_screen(true, &self.grays, indices);
+                        pool(&mut self.full, other, Some(indices))
+                    }
+                };
+                resizer.resize_rows(&self.full, &changed, &mut self.square);
+            }
+            (Observation::Gray84 | Observation::Gray104 | Observation::Gray, way)
+                if !matches!(way, Way::Aligned(_)) =>
+            {
+                let mut draw = |before: bool, out: &mut [u8]| match way {
+                    Way::Bilinear(bilinear) => {
                         indices.resize(pixels, 0);
                         console.shaded_screen(before, &self.grays, indices);
                         bilinear.resize(indices, out);
                     }
-                    None => console.shaded_screen(before, &self.grays, out),
+                    _ => console.shaded_screen(before, &self.grays, out),
                 };
                 if frames != Frames::ShownAndBefore {
                     draw(false, &mut self.full);
@@ -108,10 +175,12 @@ impl Picture {
                 if frames != Frames::Last {
                     other.resize(self.full.len(), 0);
                     draw(true, other);
-                    pool(&mut self.full, other);
+                    for (pixel, other) in self.full.iter_mut().zip(other.iter()) {
+                        *pixel = (*pixel).max(*other);
+                    }
                 }
             }
-            Observation::Rgb => {
+            _ => {
                 let plain: [u8; 256] = std::array::from_fn(|index| index as u8);
                 indices.resize(pixels, 0);
                 for before in [false, true] {
@@ -139,13 +208,15 @@ impl Picture {
 
     /// Writes what an observation shows of the picture that was drawn last.
     pub(super) fn show(&self, ale: &Ale, out: &mut [u8]) {
-        match self.kind {
-            Observation::Gray84 if self.bilinear.is_none() => {
-                self.resizer.resize(&self.full, out);
+        match &self.way {
+            _ if self.kind == Observation::Ram => out.copy_from_slice(ale.ram()),
+            Way::Whole | Way::Bilinear(_) => out.copy_from_slice(&self.full),
+            Way::Area(_) => out.copy_from_slice(&self.square),
+            Way::Cropped(bilinear) => {
+                let rows = WIDTH..self.full.len() - WIDTH;
+                bilinear.resize(&self.full[rows], out);
             }
-            Observation::Gray84 => out.copy_from_slice(&self.full),
-            Observation::Gray | Observation::Rgb => out.copy_from_slice(&self.full),
-            Observation::Ram => out.copy_from_slice(ale.ram()),
+            Way::Aligned(aligned) => aligned.resize(&self.full, out),
         }
     }
 }
@@ -154,15 +225,10 @@ impl Picture {
 pub(super) fn shape(kind: Observation, stack: usize, height: usize) -> Vec<usize> {
     match kind {
         Observation::Gray84 => vec![stack, SIDE, SIDE],
+        Observation::Gray104 => vec![stack, HALF.1, HALF.0],
         Observation::Gray => vec![stack, height, WIDTH],
         Observation::Rgb => vec![3 * stack, height, WIDTH],
         Observation::Ram => vec![stack, RAM],
-    }
-}
-
-fn pool(picture: &mut [u8], other: &[u8]) {
-    for (pixel, other) in picture.iter_mut().zip(other) {
-        *pixel = (*pixel).max(*other);
     }
 }
 

@@ -87,7 +87,6 @@ fn wrong_options_are_refused() {
         (r#"{"stuck_frames": 0}"#, "stuck_frames is 0"),
         (r#"{"mode": 99}"#, "pong has no mode 99"),
         (r#"{"difficulty": 7}"#, "pong has no difficulty 7"),
-        (r#"{"preset": "rlpyt"}"#, "not there yet"),
         (
             r#"{"difficulty_ramping": true}"#,
             "has no option 'difficulty_ramping'",
@@ -101,6 +100,115 @@ fn wrong_options_are_refused() {
     }
     let unknown = serde_json::from_str::<EnvOptions>(r#"{"preset": "nature"}"#);
     assert!(unknown.unwrap_err().to_string().contains("gymnasium"));
+}
+
+#[test]
+fn presets_show_what_their_systems_do() {
+    for (options, shape, choices, masks) in [
+        (r#"{"preset": "rela"}"#, [4, 84, 84], 18, true),
+        (r#"{"preset": "rlpyt"}"#, [4, 104, 80], 6, false),
+        (r#"{"preset": "saber"}"#, [4, 84, 84], 18, false),
+        (
+            r#"{"preset": "rlpyt", "observation": "gray84"}"#,
+            [4, 84, 84],
+            6,
+            false,
+        ),
+    ] {
+        let env = make("ALE/Pong-v5", options).unwrap();
+        assert_eq!(env.observation_space(), Space::bytes(&shape, 255));
+        assert_eq!(env.action_space(), Space::Discrete { n: choices });
+        assert_eq!(env.masks_actions(), masks, "{options}");
+    }
+}
+
+#[test]
+fn scores_are_corrected() {
+    let [pong, defender] = ["pong", "defender"].map(|name| games::by_name(name).unwrap());
+    assert_eq!(corrected(pong, -21), -21.0);
+    assert_eq!(corrected(pong, -999_990), 10.0);
+    assert_eq!(corrected(pong, -9_999_900), 100.0);
+    assert_eq!(corrected(defender, 99), 0.0);
+    assert_eq!(corrected(defender, 150), 1.5);
+    assert_eq!(corrected(defender, -999_000), 1000.0);
+}
+
+#[test]
+fn older_frames_are_zeros_where_they_should_be() {
+    if !roms_are_there(&["breakout"]) {
+        return;
+    }
+    for (preset, repeated) in [
+        ("gymnasium", true),
+        ("rela", true),
+        ("rlpyt", false),
+        ("saber", false),
+    ] {
+        let options = format!(r#"{{"preset": "{preset}"}}"#);
+        let mut env = make("ALE/Breakout-v5", &options).unwrap();
+        let mut row = row_of(&*env);
+        let mut rng = stream(2, "test", 0);
+        env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+        let bytes = ObsMut::at(&mut row, &[]).as_mut_slice::<u8>().to_vec();
+        let frames: Vec<&[u8]> = bytes.chunks_exact(bytes.len() / 4).collect();
+        assert!(frames[3].iter().any(|pixel| *pixel > 0), "{preset}");
+        for older in &frames[..3] {
+            match repeated {
+                true => assert!(older == &frames[3], "{preset}"),
+                false => assert!(older.iter().all(|pixel| *pixel == 0), "{preset}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_game_s_points_are_told_when_it_ends() {
+    if !roms_are_there(&["breakout"]) {
+        return;
+    }
+    let points = |options: &str| -> Vec<(bool, Option<f64>, f32)> {
+        let mut env = make("BreakoutNoFrameskip-v4", options).unwrap();
+        let mut rng = stream(8, "test", 0);
+        let mut row = row_of(&*env);
+        let mut games = Vec::new();
+        for _ in 0..5 {
+            env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+            let mut sum = 0.0;
+            loop {
+                let action = Action::Discrete([1, 2, 3][rng.random_range(0..3)]);
+                let step = env.step(action, &mut rng, ObsMut::at(&mut row, &[]));
+                let step = step.unwrap();
+                sum += step.reward;
+                if step.done() {
+                    games.push((step.terminated, env.game_score(), sum));
+                    break;
+                }
+                assert_eq!(env.game_score(), None);
+            }
+        }
+        games
+    };
+    // Whole games, with their own points: the sum of rewards.
+    for (_, score, sum) in points("{}") {
+        assert_eq!(score, Some(f64::from(sum)));
+    }
+    // Single lives: the game's points after the fifth.
+    let lives = points(r#"{"preset": "deepmind", "clip_rewards": false}"#);
+    let told: Vec<_> = lives.iter().filter_map(|(_, score, _)| *score).collect();
+    let whole: f32 = lives.iter().map(|(_, _, sum)| sum).sum();
+    assert_eq!(told, [f64::from(whole)]);
+    assert!(lives[4].1.is_some());
+}
+
+#[test]
+fn the_checker_finds_nothing() {
+    if !roms_are_there(&["seaquest"]) {
+        return;
+    }
+    let spec = registry::find("ALE/Seaquest-v5").unwrap();
+    let report = crate::check::check(&mut || spec.make(&EnvOptions::default()), 1, 2000);
+    assert_eq!(report.findings, []);
+    assert!(report.can_be_saved);
 }
 
 #[test]
@@ -128,6 +236,8 @@ fn every_kind_of_observation_continues_from_a_snapshot() {
         ("ALE/Seaquest-v5", r#"{"observation": "rgb", "stack": 2}"#),
         ("Seaquest-v4", r#"{"observation": "gray", "stack": 1}"#),
         ("ALE/Seaquest-v5", r#"{"preset": "saber"}"#),
+        ("ALE/Breakout-v5", r#"{"preset": "rela"}"#),
+        ("ALE/Breakout-v5", r#"{"preset": "rlpyt"}"#),
         (
             "ALE/Pitfall2-v5",
             r#"{"observation": "ram", "actions": "full"}"#,

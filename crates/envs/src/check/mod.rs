@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use self::stage::{Moment, Stage, differ, look};
 use crate::vector::message_of;
-use crate::{Action, Bounds, Env, ObsMut, Rng, Space, Step, stream};
+use crate::{Action, Bounds, Env, EnvError, ObsMut, Rng, Space, Step, stream};
 
 /// What [`check`] found.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,16 +48,17 @@ pub struct Finding {
 /// Plays `steps` random steps in an environment and looks for what would trouble a learner.
 ///
 /// Checked are: that the spaces make sense; that observations lie within theirs, and that every
-/// element is written every time; that equal generators give equal episodes; that a restored
-/// snapshot goes on equally; that some action is always legal; that actions outside the space
+/// element is written every time; that two new environments with equal generators have equal
+/// courses, over several episodes; that a restored snapshot goes on equally, in the same
+/// environment and in a new one; that some action is always legal; that actions outside the space
 /// are refused; that rewards are finite; that episodes end and can be followed by others. A
 /// panic is a finding like any other.
-pub fn check(env: &mut dyn Env, seed: u64, steps: u64) -> Report {
+pub fn check(make: Make<'_>, seed: u64, steps: u64) -> Report {
     let mut check = Check {
         report: Report::default(),
         seed,
     };
-    let outcome = catch_unwind(AssertUnwindSafe(|| check.run(env, steps)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| check.run(make, steps)));
     if let Err(panic) = outcome {
         check.report.find(
             format!("it panicked: {}", message_of(&*panic)),
@@ -67,12 +68,18 @@ pub fn check(env: &mut dyn Env, seed: u64, steps: u64) -> Report {
     check.report
 }
 
+/// Makes a new environment of the kind that is checked.
+pub type Make<'a> = &'a mut dyn FnMut() -> Result<Box<dyn Env>, EnvError>;
+
 /// Longest time that the measurement of speed takes.
 const MEASURE: Duration = Duration::from_millis(200);
 
 /// Steps that two courses are compared over: a prime, so that what repeats itself is not met at
 /// the same place again.
 const COMPARED: u64 = 211;
+
+/// How often two courses are reset, beside the ends of their episodes.
+const EPISODES: usize = 3;
 
 impl Report {
     /// Adds a finding, unless the same is known already.
@@ -93,7 +100,11 @@ struct Check {
 }
 
 impl Check {
-    fn run(&mut self, env: &mut dyn Env, steps: u64) {
+    fn run(&mut self, make: Make<'_>, steps: u64) {
+        let Some(mut env) = self.make(make) else {
+            return;
+        };
+        let env = &mut *env;
         let mut stage = Stage::new(env);
         if !self.spaces(env, &stage) {
             return;
@@ -101,10 +112,24 @@ impl Check {
         if !self.play(env, &mut stage, steps) {
             return;
         }
-        self.determinism(env, &mut stage);
-        self.snapshots(env, &mut stage);
+        let (Some(mut first), Some(mut second)) = (self.make(make), self.make(make)) else {
+            return;
+        };
+        self.determinism(&mut *first, &mut *second);
+        self.snapshots(env, &mut *first, &mut stage);
         self.refusals(env, &mut stage);
         self.measure(env, &mut stage);
+    }
+
+    fn make(&mut self, make: Make<'_>) -> Option<Box<dyn Env>> {
+        let made = make();
+        if let Err(error) = &made {
+            self.report.find(
+                format!("it could not be made: {error}"),
+                "any number of environments can be made, one after the other",
+            );
+        }
+        made.ok()
     }
 
     /// Whether the spaces make sense; nothing else can be tried if not.
@@ -272,31 +297,34 @@ impl Check {
         !odd && !none
     }
 
-    /// Two episodes from equal generators must be equal.
-    fn determinism(&mut self, env: &mut dyn Env, stage: &mut Stage) {
-        let first = self.trace(env, stage);
-        let second = self.trace(env, stage);
+    /// Two new environments with equal generators must have equal courses.
+    fn determinism(&mut self, env: &mut dyn Env, other: &mut dyn Env) {
+        let (first, second) = (self.course(env), self.course(other));
         if let Some(t) = differ(&first, &second) {
             self.report.find(
                 format!("equal generators give different episodes, from step {t} on"),
-                "take all chance from the generator that is passed in, and start anew in reset()",
+                "take all chance from the generator that is passed in",
             );
         }
     }
 
-    /// What happens in an episode from a fixed generator.
-    fn trace(&mut self, env: &mut dyn Env, stage: &mut Stage) -> Vec<Moment> {
+    /// What happens in some episodes of a new environment, from a fixed generator.
+    fn course(&mut self, env: &mut dyn Env) -> Vec<Moment> {
         let mut rng = stream(self.seed, "check", 1);
-        if stage.reset(env, &mut rng).is_err() {
-            return Vec::new();
+        let mut stage = Stage::new(env);
+        let mut moments = Vec::new();
+        for _ in 0..EPISODES {
+            if stage.reset(env, &mut rng).is_err() {
+                break;
+            }
+            moments.push(Moment::of(&stage, Step::default()));
+            moments.extend(stage.go_on(env, &mut rng, COMPARED));
         }
-        let mut moments = vec![Moment::of(stage, Step::default())];
-        moments.extend(stage.go_on(env, &mut rng, COMPARED));
         moments
     }
 
     /// What follows a snapshot must follow again once it is restored.
-    fn snapshots(&mut self, env: &mut dyn Env, stage: &mut Stage) {
+    fn snapshots(&mut self, env: &mut dyn Env, other: &mut dyn Env, stage: &mut Stage) {
         const REMEDY: &str =
             "save everything that decides what follows, the caller's generator aside";
         let mut rng = stream(self.seed, "check", 2);
@@ -321,11 +349,18 @@ impl Check {
             self.report
                 .find("a restored environment gives another snapshot", REMEDY);
         }
-        rng = at;
+        rng = at.clone();
         let second = stage.go_on(env, &mut rng, COMPARED);
-        if let Some(t) = differ(&first, &second) {
+        rng = at;
+        let third = match other.restore(&snapshot) {
+            Ok(()) => stage.go_on(other, &mut rng, COMPARED),
+            Err(_) => Vec::new(),
+        };
+        let here = differ(&first, &second);
+        if let Some(t) = here.or_else(|| differ(&first, &third)) {
+            let place = here.map_or(" when it is another one", |_| "");
             self.report.find(
-                format!("a restored environment goes on otherwise, from step {t} on"),
+                format!("a restored environment goes on otherwise{place}, from step {t} on"),
                 REMEDY,
             );
         }

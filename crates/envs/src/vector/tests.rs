@@ -140,7 +140,8 @@ fn columns_hold_what_each_environment_did() {
             // Rewards 0, 1, 2 with γ = ½.
             discounted_return: 1.0,
             length: 3,
-            nonzero_rewards: 2
+            nonzero_rewards: 2,
+            game_score: None
         }
     );
     assert_eq!(vector.finished().count(), 0);

@@ -1,0 +1,197 @@
+//! Steps per second of whole runs, learning included, beside what environments and learner could
+//! do alone on this machine and beside other libraries where they can be measured here.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use starling_engine::limits;
+use starling_nets::cuda_devices;
+
+use super::BenchError;
+use crate::settings::{Request, resolve};
+use crate::{RunConfig, Status, Training, Watcher};
+
+const GAME: &str = "PongNoFrameskip-v4";
+
+/// Each run gets so long to warm up (memory, graphs, first episodes), then is measured.
+const WARM_UP: Duration = Duration::from_secs(8);
+const MEASURED: Duration = Duration::from_secs(20);
+
+/// Seconds for each limit.
+const LIMIT_S: f64 = 3.0;
+
+/// A run to measure: what it is called, its algorithm and its settings.
+struct Case {
+    name: &'static str,
+    algo: &'static str,
+    overrides: &'static [&'static str],
+}
+
+/// With a GPU: the game of the published figures, on all cores.
+const ON_GPU: &[Case] = &[
+    Case {
+        name: "IMPALA, shallow network",
+        algo: "impala",
+        overrides: &["preset=atari/impala-gpu"],
+    },
+    Case {
+        name: "IMPALA, ResNet with LSTM",
+        algo: "impala",
+        overrides: &[
+            "preset=atari/impala-gpu",
+            "algo.net.torso=resnet",
+            "algo.net.lstm=256",
+            "algo.net.last_action_reward=true",
+        ],
+    },
+    Case {
+        name: "PPO, 4 epochs",
+        algo: "ppo",
+        overrides: &["preset=atari/ppo-gpu"],
+    },
+];
+
+/// Without: 8 environments, as the peers are measured.
+const ON_CPU: &[Case] = &[
+    Case {
+        name: "PPO",
+        algo: "ppo",
+        overrides: &["device=cpu"],
+    },
+    Case {
+        name: "PPO, bfloat16",
+        algo: "ppo",
+        overrides: &["device=cpu", "algo.net.bf16=true"],
+    },
+];
+
+/// Measures every run, and the peers if `python` has them.
+pub(super) fn run(python: Option<&str>, out: &mut dyn Write) -> Result<(), BenchError> {
+    let cases = if cuda_devices() > 0 { ON_GPU } else { ON_CPU };
+    writeln!(
+        out,
+        "{GAME}, learning included, {} s after {} s of warm-up",
+        MEASURED.as_secs(),
+        WARM_UP.as_secs()
+    )?;
+    writeln!(
+        out,
+        "{:<26} {:>10} {:>12} {:>12} {:>12}",
+        "run", "steps/s", "frames/s", "envs only", "learner only"
+    )?;
+    let mut rates = Vec::new();
+    for case in cases {
+        let config = config_of(case)?;
+        let rate = measure(config.clone())?;
+        let limits = limits(&config, LIMIT_S).map_err(Box::new)?;
+        writeln!(
+            out,
+            "{:<26} {rate:>10.0} {:>12.0} {:>12.0} {:>12.0}",
+            case.name,
+            4.0 * rate,
+            limits.env_steps_per_second,
+            limits.learner_steps_per_second
+        )?;
+        out.flush()?;
+        rates.push((case.name, rate));
+    }
+    if cuda_devices() == 0 {
+        beside_peers(python.unwrap_or("python3"), &rates, out)?;
+    }
+    Ok(())
+}
+
+fn config_of(case: &Case) -> Result<RunConfig, BenchError> {
+    let mut request = Request::new(GAME);
+    request.algo = Some(case.algo.to_owned());
+    for pair in case.overrides {
+        match pair.strip_prefix("preset=") {
+            Some(preset) => request.preset = Some(preset.to_owned()),
+            None => request.overrides.push((*pair).to_owned()),
+        }
+    }
+    request.overrides.push("steps=1000000000".to_owned());
+    Ok(resolve(&request).map_err(Box::new)?)
+}
+
+/// Steps per second after the warm-up.
+fn measure(config: RunConfig) -> Result<f64, BenchError> {
+    let root = tempfile::tempdir()?;
+    let folder = crate::create_folder(&config, root.path(), "bench").map_err(Box::new)?;
+    let training = Training::start(config, &folder).map_err(Box::new)?;
+    let stop = AtomicBool::new(false);
+    let mut watch = Watch {
+        stop: &stop,
+        began: Instant::now(),
+        warm: None,
+        last: None,
+    };
+    training.run(&stop, None, &mut watch).map_err(Box::new)?;
+    let (Some(warm), Some(last)) = (watch.warm, watch.last) else {
+        return Ok(f64::NAN);
+    };
+    let steps = (last.1 - warm.1) as f64;
+    Ok(steps / (last.0 - warm.0).as_secs_f64())
+}
+
+/// Notes when which step was reached, and ends the run in time.
+struct Watch<'a> {
+    stop: &'a AtomicBool,
+    began: Instant,
+    warm: Option<(Instant, u64)>,
+    last: Option<(Instant, u64)>,
+}
+
+impl Watcher for Watch<'_> {
+    fn round(&mut self, status: &Status) {
+        let now = Instant::now();
+        match self.warm {
+            None if now - self.began < WARM_UP => {}
+            None => self.warm = Some((now, status.env_steps)),
+            Some((since, _)) => {
+                self.last = Some((now, status.env_steps));
+                if now - since >= MEASURED {
+                    self.stop.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// The same training in other libraries, each by its own program beside this one's benchmarks.
+fn beside_peers(
+    python: &str,
+    rates: &[(&str, f64)],
+    out: &mut dyn Write,
+) -> Result<(), BenchError> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches");
+    for (peer, program) in [
+        ("Stable-Baselines3", "peer_sb3_ppo.py"),
+        ("PyTorch, EnvPool", "peer_torch_ppo.py"),
+    ] {
+        let output = Command::new(python).arg(folder.join(program)).output();
+        let rate = output.ok().filter(|output| output.status.success());
+        let rate = rate.and_then(|output| {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            text.lines().last()?.trim().parse::<f64>().ok()
+        });
+        match rate {
+            None => writeln!(
+                out,
+                "{peer}: not measured; {python} lacks what benches/{program} names in its first \
+                 lines (choose another Python with --python)"
+            )?,
+            Some(rate) => {
+                write!(out, "{peer:<26} {rate:>10.0}")?;
+                for (name, ours) in rates {
+                    write!(out, "   {name}: {:.2}x", ours / rate)?;
+                }
+                writeln!(out)?;
+            }
+        }
+    }
+    Ok(())
+}
