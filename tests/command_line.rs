@@ -53,6 +53,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
             "did you mean algo.learning_rate?",
         ),
         (&["train", "CartPole-v1", "sed=3"], "did you mean seed"),
+        (&["atari", "verify", "ALE/Pon-v5"], "'ALE/Pong-v5'"),
         (&["train", "CartPole-v1", "env.sticky=1"], "env.sticky"),
         (
             &["train", "CartPole-v1", "algo.epochs=many"],
@@ -334,6 +335,11 @@ fn the_tables_are_listed_and_settings_are_shown() {
         algos.lines().count(),
         starling::algos::registry::all().len()
     );
+    for (set, games) in [("atari57", 57), ("saber", 61)] {
+        let listed = stdout(&run(folder.path(), &["list", set]));
+        assert_eq!(listed.lines().count(), games);
+        assert!(listed.lines().all(|line| line.starts_with("ALE/")));
+    }
     let presets = stdout(&run(folder.path(), &["list", "presets"]));
     assert!(presets.contains("classic/ppo"));
     let shown = stdout(&run(

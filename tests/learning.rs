@@ -34,6 +34,34 @@ fn a2c_solves_cartpole() {
     solves_cartpole("a2c");
 }
 
+/// Their presets collect asynchronously.
+#[test]
+fn impala_solves_cartpole() {
+    solves_cartpole("impala");
+}
+
+#[test]
+fn appo_solves_cartpole() {
+    solves_cartpole("appo");
+}
+
+#[test]
+fn pqn_solves_cartpole() {
+    solves_cartpole("pqn");
+}
+
+/// A network that was defined in Python (examples/torchscript/export.py).
+#[test]
+fn ppo_solves_cartpole_with_a_network_from_torchscript() {
+    let file = concat!(
+        "algo.net.torchscript=",
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../examples/torchscript/cartpole.pt"
+    );
+    let outcome = train("CartPole-v1", "ppo", &["algo.net.hidden=null", file]);
+    assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);
+}
+
 #[test]
 fn dqn_solves_cartpole() {
     solves_cartpole("dqn");
@@ -93,16 +121,13 @@ fn ppo_solves_cartpole_with_asynchronous_actors() {
     assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);
 }
 
-/// A network with memory learns too, from whole sequences; a random agent scores 22. Sharing the
-/// torso between policy and value it is slower than the preset's two networks.
+/// A network with memory learns too, from whole sequences; a random agent scores 22.
 #[test]
 fn recurrent_ppo_learns_cartpole() {
     let overrides = [
         "algo.net.lstm=32",
-        "algo.epochs=4",
         "algo.minibatches=4",
-        "algo.value_coef=0.01",
-        "stop_at_return=110",
+        "stop_at_return=200",
     ];
     let outcome = train("CartPole-v1", "ppo", &overrides);
     assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);

@@ -132,6 +132,33 @@ fn a2c() {
 }
 
 #[test]
+fn impala() {
+    let overrides = ["asynchronous=false", "algo.batch_envs=4"];
+    same_in_one_go_and_in_two("CartPole-v1", "impala", &overrides);
+}
+
+#[test]
+fn impala_with_all_that_is_remembered() {
+    let overrides = [
+        "asynchronous=false",
+        "algo.net.lstm=16",
+        "algo.net.last_action_reward=true",
+        "algo.net.normalize_observations=true",
+    ];
+    same_in_one_go_and_in_two("CartPole-v1", "impala", &overrides);
+}
+
+#[test]
+fn appo() {
+    same_in_one_go_and_in_two("CartPole-v1", "appo", &["asynchronous=false"]);
+}
+
+#[test]
+fn pqn() {
+    same_in_one_go_and_in_two("CartPole-v1", "pqn", &[]);
+}
+
+#[test]
 fn dqn() {
     same_in_one_go_and_in_two("CartPole-v1", "dqn", &[]);
 }

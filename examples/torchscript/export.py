@@ -1,7 +1,7 @@
 """Writes a PyTorch network to a TorchScript file that Starling trains.
 
     python export.py network.pt
-    starling train CartPole-v1 algo.net.torchscript=network.pt
+    starling train CartPole-v1 algo.net.hidden=null algo.net.torchscript=network.pt
 
 Starling keeps all weights of an agent in one vector, for the learner, its target copy and every
 actor alike. So the file must hold a function of the weights and the observation: `export` makes
@@ -71,4 +71,5 @@ if __name__ == "__main__":
     parser.add_argument("path", help="file to write, such as network.pt")
     path = parser.parse_args().path
     export(example(), (torch.zeros(2, 4),), path)
-    print(f"wrote {path}; next: starling train CartPole-v1 algo.net.torchscript={path}")
+    settings = f"algo.net.hidden=null algo.net.torchscript={path}"
+    print(f"wrote {path}; next: starling train CartPole-v1 {settings}")

@@ -47,7 +47,11 @@ where
 {
     let defaults = serde_json::to_value(C::default()).unwrap_or(Value::Null);
     check_keys(section, given, &defaults)?;
-    deserialize(section, given, given)
+    // What is not given keeps this structure's default, also inside a table: serde alone would
+    // take the defaults of the table's own type.
+    let mut settings = defaults;
+    merge(&mut settings, given);
+    deserialize(section, &settings, given)
 }
 
 /// Reads settings that stand side by side but belong to two structures, over their defaults.
@@ -224,17 +228,30 @@ mod tests {
     use serde::Deserialize;
     use serde_json::json;
 
-    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields, default)]
     struct Example {
         learning_rate: f64,
         net: Net,
     }
 
+    impl Default for Example {
+        fn default() -> Self {
+            Self {
+                learning_rate: 0.0,
+                net: Net {
+                    hidden: 0,
+                    depth: 2,
+                },
+            }
+        }
+    }
+
     #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields, default)]
     struct Net {
         hidden: usize,
+        depth: usize,
     }
 
     fn message(given: Value) -> String {
@@ -262,6 +279,10 @@ mod tests {
     fn what_is_not_given_keeps_its_default() {
         let config: Example = parse_config("algo", &json!({"net": {"hidden": 3}})).unwrap();
         assert_eq!(config.net.hidden, 3);
+        assert_eq!(
+            config.net.depth, 2,
+            "the example's own default, not the type's"
+        );
         assert_eq!(config.learning_rate, 0.0);
     }
 
@@ -272,7 +293,10 @@ mod tests {
                 learning_rate: 0.5,
                 ..Example::default()
             },
-            Net { hidden: 7 },
+            Net {
+                hidden: 7,
+                depth: 2,
+            },
         );
         let given = json!({"hidden": 8, "net": {"hidden": 3}});
         let (example, net) = parse_parts("algo", &given, &defaults).unwrap();

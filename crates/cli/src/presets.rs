@@ -1,6 +1,7 @@
 //! THE table of presets: tuned settings per family of environments and algorithm.
 //!
-//! A preset is `presets/<family>/<algo>.yaml`. Under `per_env` it may hold settings for single
+//! A preset is `presets/<family>/<algo>.yaml`, or `<algo>.<variant>.yaml` for one that is only
+//! taken when it is named, such as `atari/ppo.gpu`. Under `per_env` it may hold settings for single
 //! environments, which are laid over the rest.
 
 use serde_json::Value;
@@ -10,7 +11,7 @@ use crate::settings::{SettingsError, from_yaml, merge};
 /// One preset, built into the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// `<family>/<algo>`.
+    /// `<family>/<algo>` or `<family>/<algo>.<variant>`.
     pub name: &'static str,
     /// The file's text.
     pub text: &'static str,
@@ -37,11 +38,11 @@ pub fn all() -> &'static [Preset] {
         "atari/dqn",
         "atari/epsilon-rainbow",
         "atari/impala",
-        "atari/impala-gpu",
+        "atari/impala.gpu",
         "atari/iqn",
         "atari/ngu",
         "atari/ppo",
-        "atari/ppo-gpu",
+        "atari/ppo.gpu",
         "atari/pqn",
         "atari/qr-dqn",
         "atari/r2d2",
@@ -104,6 +105,12 @@ pub fn find(name: &str) -> Result<&'static Preset, SettingsError> {
         })
 }
 
+/// The algorithm that a preset of this name is for.
+pub fn algo_of(name: &str) -> Option<&str> {
+    let (_, algo) = name.split_once('/')?;
+    algo.split('.').next()
+}
+
 impl Preset {
     /// The first comment line of the file.
     pub fn summary(&self) -> &'static str {
@@ -153,11 +160,13 @@ mod tests {
     #[test]
     fn every_preset_resolves() {
         for preset in all() {
-            let (family, algo) = preset.name.split_once('/').unwrap();
+            let (family, _) = preset.name.split_once('/').unwrap();
+            let algo = algo_of(preset.name).unwrap();
             let envs = crate::envs::registry::all().into_iter();
             for env in envs.filter(|env| env.family == family) {
                 let mut request = Request::new(env.id);
                 request.algo = Some(algo.to_owned());
+                request.preset = Some(preset.name.to_owned());
                 let continuous = env.id.contains("Continuous") || env.id.starts_with("Pendulum");
                 let policies = ["a2c", "appo", "impala", "ppo"];
                 if !policies.contains(&algo) && continuous {

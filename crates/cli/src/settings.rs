@@ -109,13 +109,13 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
     let preset_algo = request
         .preset
         .as_deref()
-        .and_then(|name| name.split_once('/'));
-    let usual = preset_algo.map_or("ppo", |(_, algo)| algo);
+        .and_then(presets::algo_of);
+    let usual = preset_algo.unwrap_or("ppo");
     if let Some(name) = request.preset.as_deref().filter(|name| *name != "none") {
         presets::find(name)?;
     }
     let algo = named("algo", "name").unwrap_or_else(|| usual.to_owned());
-    if let (Some(preset), Some((_, made_for))) = (&request.preset, preset_algo)
+    if let (Some(preset), Some(made_for)) = (&request.preset, preset_algo)
         && made_for != algo
     {
         return Err(SettingsError::PresetOf {

@@ -12,6 +12,7 @@ use starling_nets::Device;
 use starling_record::{
     Checkpoint, Checkpoints, Recorder, Retention, Row, RunFolder, Summary, Window,
 };
+use starling_replay::MemoryPlan;
 
 use crate::central::{Central, GROUPS, crews};
 use crate::checkpoint::{self, Tally};
@@ -207,6 +208,14 @@ impl Training {
     /// Where the time of this run goes, growing as it runs.
     pub fn profile(&self) -> Arc<Profile> {
         Arc::clone(&self.profile)
+    }
+
+    /// The memory that the replay will take; `None` without one.
+    pub fn replay_memory(&self) -> Option<MemoryPlan> {
+        match &self.pupil.feed {
+            Feed::Rollouts => None,
+            Feed::Replay(feed) => Some(feed.replay.memory()),
+        }
     }
 
     /// Runs to the end, or until `stop` is set, or until `stop_after` steps of the whole run

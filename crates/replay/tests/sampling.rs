@@ -107,6 +107,50 @@ fn draws_follow_the_priorities() {
     }
 }
 
+/// The same over three streams of different size and weight, whose trees are apart: α = 0.6 over
+/// priorities 1 to 31, also after a part of them was given late.
+#[test]
+fn draws_follow_the_priorities_over_all_streams() {
+    let lengths = [3, 20, 8];
+    let steps: Vec<Rollout> = lengths.iter().map(|&n| rollout(n, None)).collect();
+    for draws in [Draws::Independent, Draws::Stratified] {
+        let config = ReplayConfig {
+            capacity_steps: 90,
+            priority: Some(PriorityConfig {
+                alpha: 0.6,
+                draws,
+                ..PriorityConfig::default()
+            }),
+            ..ReplayConfig::default()
+        };
+        let replay = Replay::new(config, Layout::of_rollout(&steps[0], 3)).unwrap();
+        let mut next = 0;
+        for (stream, rollout) in steps.iter().enumerate() {
+            let given: Vec<f32> = (0..rollout.steps())
+                .map(|i| (next + i + 1) as f32)
+                .collect();
+            next += given.len();
+            // Every other one is wrong at first.
+            let wrong = given
+                .iter()
+                .map(|&p| if p as usize % 2 == 0 { 9.0 } else { p });
+            let wrong: Vec<f32> = wrong.collect();
+            replay.insert(rollout, stream, Some(&wrong)).unwrap();
+        }
+        let ids = replay.entries();
+        let right: Vec<f32> = (1..=31).map(|p| p as f32).collect();
+        assert_eq!(replay.update_priorities(&ids, &right), Ok(0));
+        let all = counts(&replay, 90, 10_000, 40);
+        let counts: Vec<u64> = ids.iter().map(|id| all[id.slot]).collect();
+        let exact: Vec<f64> = (1..=31).map(|p| f64::from(p).powf(0.6)).collect();
+        let statistic = chi_square(&counts, &exact);
+        assert!(statistic < CHI_SQUARE_30, "{statistic}, {draws:?}");
+        // It would notice streams that are drawn by their length.
+        let weights = lengths.iter().flat_map(|&n| vec![n as f64; n]);
+        assert!(chi_square(&counts, &weights.collect::<Vec<_>>()) > 10.0 * CHI_SQUARE_30);
+    }
+}
+
 /// Independent draws vary as much as chance says, neither more nor less: the mean of 100 such
 /// statistics lies within four standard deviations of their expectation, 30 ± 4·√(60/100).
 /// Stratified draws vary far less.

@@ -156,8 +156,8 @@ pub(super) fn run<'a, L: Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>, pins: &
         shifted = Pins::new(machine, origin);
         &shifted
     };
-    let collided = machine.tia.settled_collisions(bus.log);
-    let (log, used) = bus.log.room();
+    let collided = machine.tia.settled_collisions(machine.frames.log());
+    let (log, used) = machine.frames.log_mut().room();
     let before = *used;
     let mut fast = Fast {
         a: core.a,
@@ -263,7 +263,7 @@ struct Fast<'a, L> {
     shadow: &'a mut Shadow,
     /// All collisions, where the beam has seen the log up to `settled_at` and no new ones come
     /// without a write.
-    collided: Option<u16>,
+    collided: Option<u32>,
     settled_at: usize,
     pins: &'a Pins,
     layout: L,

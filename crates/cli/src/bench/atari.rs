@@ -44,7 +44,8 @@ const ENVS: usize = 64;
 const STEPS: usize = 8;
 const RUN: Duration = Duration::from_secs(2);
 
-/// Measures one thread and two, and the peers that there are.
+/// Measures one thread, two and, where there are more cores, one on each; and the peers that
+/// there are.
 pub(super) fn run(peers: &Peers, out: &mut dyn Write) -> Result<(), BenchError> {
     let columns = [
         ("ale-py", peers.ale.as_deref(), ale_program as Program),
@@ -56,7 +57,8 @@ pub(super) fn run(peers: &Peers, out: &mut dyn Write) -> Result<(), BenchError> 
         "steps/s", "1 thread", "2 threads", "", "ale-py 1", "ale-py 2", "EnvPool 1", "EnvPool 2"
     )?;
     let mut ratios = [const { Vec::new() }; 4];
-    let mut speeds = Vec::new();
+    let (mut speeds, mut scaling) = (Vec::new(), Vec::new());
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     for id in GAMES {
         let ours = [measure(id, 1)?, measure(id, 2)?];
         let mut beside = String::new();
@@ -82,6 +84,20 @@ pub(super) fn run(peers: &Peers, out: &mut dyn Write) -> Result<(), BenchError> 
             ours[1] / ours[0]
         )?;
         speeds.push((id, ours[0]));
+        if cores > 2 {
+            let all = measure(id, cores)?;
+            writeln!(
+                out,
+                "{:<14} {all:>9.0} on {cores} threads, {:.2}x one",
+                "",
+                all / ours[0]
+            )?;
+            scaling.push(all / ours[0]);
+        }
+    }
+    if !scaling.is_empty() {
+        let middle = median(&mut scaling);
+        writeln!(out, "median on {cores} threads: {middle:.2}x one thread")?;
     }
     for (index, ratios) in ratios.iter_mut().enumerate() {
         if !ratios.is_empty() {

@@ -35,13 +35,13 @@ const ON_GPU: &[Case] = &[
     Case {
         name: "IMPALA, shallow network",
         algo: "impala",
-        overrides: &["preset=atari/impala-gpu"],
+        overrides: &["preset=atari/impala.gpu"],
     },
     Case {
         name: "IMPALA, ResNet with LSTM",
         algo: "impala",
         overrides: &[
-            "preset=atari/impala-gpu",
+            "preset=atari/impala.gpu",
             "algo.net.torso=resnet",
             "algo.net.lstm=256",
             "algo.net.last_action_reward=true",
@@ -50,7 +50,7 @@ const ON_GPU: &[Case] = &[
     Case {
         name: "PPO, 4 epochs",
         algo: "ppo",
-        overrides: &["preset=atari/ppo-gpu"],
+        overrides: &["preset=atari/ppo.gpu"],
     },
 ];
 

@@ -7,6 +7,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use crate::atari::games::{self, Game};
+use crate::envs::atari::parse;
+use crate::envs::registry;
 use crate::peers;
 use crate::verify::{self, Part, Tally};
 
@@ -24,7 +26,7 @@ enum Command {
 
 /// Without --modes and --sticky, all three parts are compared: every game in its default mode,
 /// 600 frames in every mode with every difficulty, and 5,000 frames with sticky actions at 0.25
-/// (20 games, or those that are named). Every run ends with exit code 1 if anything differs.
+/// (20 games, or those that are named). The exit code is 1 if anything differs.
 #[derive(clap::Args)]
 struct Verify {
     /// Games, such as pong or SpaceInvaders [default: all]
@@ -56,7 +58,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         .iter()
         .map(|name| find(name))
         .collect::<Result<_, _>>()?;
-    super::roms::ensure_all()?;
+    super::roms::ensure_games(&named)?;
     let python = peer(args.python.as_deref())?;
     let parts: &[Part] = match (args.modes, args.sticky) {
         (false, false) => &[Part::Default, Part::Modes, Part::Sticky],
@@ -137,13 +139,14 @@ pub(super) fn peer(wanted: Option<&str>) -> anyhow::Result<PathBuf> {
     Ok(peers::install(&[peers::ALE, "gymnasium", "numpy"])?)
 }
 
-/// A game by ALE's name or by that in ids.
+/// A game by ALE's name, or by an environment's id.
 fn find(name: &str) -> anyhow::Result<&'static Game> {
-    let id = crate::envs::atari::parse(name).map(|(game, _)| game);
-    games::by_name(name)
-        .or(id)
-        .or_else(|| games::all().find(|game| game.id == name))
-        .with_context(|| format!("{name} is no Atari game; `starling list envs` shows them"))
+    if let Some(game) = games::by_name(name) {
+        return Ok(game);
+    }
+    let id = registry::find(name)?.id;
+    let (game, _) = parse(id).with_context(|| format!("{id} is no Atari game"))?;
+    Ok(game)
 }
 
 fn frames(tally: &Tally) -> String {

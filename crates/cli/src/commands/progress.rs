@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::engine::Evaluation;
 use crate::record::Row;
+use crate::replay::MemoryPlan;
 use crate::{RunConfig, Status, Watcher};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -39,6 +40,17 @@ impl Progress {
             config.settings.envs,
             folder.display()
         ));
+    }
+
+    /// Says what memory the replay will take, if there is one.
+    pub(super) fn replay(&mut self, memory: Option<MemoryPlan>) {
+        if let Some(memory) = memory {
+            let gigabytes = memory.total_bytes() as f64 / 1e9;
+            let rows = memory.rows;
+            self.say(&format!(
+                "the replay takes up to {gigabytes:.2} GB of memory for {rows} steps"
+            ));
+        }
     }
 
     pub(super) fn warn(&mut self, note: &str) {

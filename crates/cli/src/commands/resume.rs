@@ -32,6 +32,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut progress = Progress::new(args.quiet);
     progress.begin(&config, folder.path());
     let (training, notes) = Training::resume(config, &folder)?;
+    progress.replay(training.replay_memory());
     for note in notes {
         tracing::warn!("{note}");
         progress.warn(&note);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::atari::games::Game;
 use crate::envs::atari::{self, roms};
 use crate::envs::registry;
 use crate::roms::fetch;
@@ -49,9 +50,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Fetches the ROMs if one is not there, after saying so.
-pub(super) fn ensure_all() -> anyhow::Result<()> {
-    if roms::found().len() < starling_atari::games::all().len() {
+/// Fetches the ROMs if one of these games (all, where none is named) is not there, after saying so.
+pub(super) fn ensure_games(named: &[&'static Game]) -> anyhow::Result<()> {
+    let all: Vec<&'static Game> = starling_atari::games::all().collect();
+    let games = if named.is_empty() { &all } else { named };
+    if !games.iter().all(|game| roms::is_there(game)) {
         eprintln!("fetching the ROMs of ale-py 0.12.1 with pip (3 MB, once)");
         let (games, folder) = fetch()?;
         eprintln!("{} ROMs put into {}", games.len(), folder.display());

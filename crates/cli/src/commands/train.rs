@@ -151,6 +151,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     progress.begin(&config, folder.path());
     let training = Training::start(config.clone(), &folder)?;
     let profile = training.profile();
+    progress.replay(training.replay_memory());
     let outcome = training.run(&stop, args.stop_after, &mut progress)?;
     progress.end();
     let code = finish(&outcome, folder.path(), args.quiet);
