@@ -190,12 +190,7 @@ mod tests {
     }
 
     fn error(learner: &mut ValueLearner<Dqn>, batch: &TransitionBatch) -> f64 {
-        let draws = learner.draw(1);
-        learner
-            .errors(batch, &draws)
-            .0
-            .priorities
-            .double_value(&[0])
+        learner.priorities_of(batch).double_value(&[0])
     }
 
     /// The online network prefers action 1 at s', which the target network values at 3; its own

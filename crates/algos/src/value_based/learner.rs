@@ -2,14 +2,15 @@
 
 use std::slice;
 use std::sync::Arc;
+use std::time::Instant;
 
 use starling_envs::{Rng, stream};
 use starling_nets::{
-    Device, Kind, Optimizer, Params, Tensor, array_of, clip_global_norm, draw_noise, no_grad,
-    tensor_of, tree_of,
+    Device, Graph, Kind, Optimizer, Params, Staging, Tensor, array_of, clip_global_norm,
+    draw_noise, no_grad, own_stream,
 };
 use starling_replay::TransitionBatch;
-use starling_tree::Array;
+use starling_tree::{Array, Spec, Tree};
 
 use super::policy::draw_fractions;
 use super::{Errors, Method, ValueConfig, mask, pick};
@@ -26,17 +27,82 @@ pub(crate) struct ValueLearner<M> {
     updates: u64,
     rng: Rng,
     device: Device,
+    inputs: Option<Inputs>,
+    graph: Graph<Outcome>,
 }
 
-/// All chance of one update, drawn before it.
-pub(crate) struct Draws {
+/// What an update reads, always in the same memory, so that it can be recorded.
+struct Inputs {
+    obs: Tree<Staging>,
+    next_obs: Tree<Staging>,
+    legal: Option<Staging>,
+    next_legal: Option<Staging>,
+    actions: Staging,
+    returns: Staging,
+    discounts: Staging,
+    weights: Staging,
     /// Noise of the online network at s and at s', and of the target network: `[3, length]`.
     noise: Option<Tensor>,
-    /// Fractions of all parts side by side, `[N, ..]`.
+    /// Quantile fractions of all parts side by side, `[N, ..]`.
     fractions: Option<Tensor>,
 }
 
-impl Draws {
+impl Inputs {
+    fn new(batch: &TransitionBatch, device: Device) -> Self {
+        let column = |array: &Array| {
+            let (rows, item) = (array.shape()[0], &array.shape()[1..]);
+            Staging::new(rows, &Spec::new(array.dtype(), item), device)
+        };
+        Self {
+            obs: batch.obs.map(column),
+            next_obs: batch.next_obs.map(column),
+            legal: batch.legal.as_ref().map(column),
+            next_legal: batch.next_legal.as_ref().map(column),
+            actions: column(&batch.actions),
+            returns: column(&batch.returns),
+            discounts: column(&batch.discounts),
+            weights: column(&batch.weights),
+            noise: None,
+            fractions: None,
+        }
+    }
+
+    /// Takes over a batch of the same shape and the chance of one update.
+    fn load(&mut self, batch: &TransitionBatch, draws: Draws) {
+        let load = |column: &Staging, array: &Array| {
+            column.write(0, array.bytes());
+            column.upload();
+        };
+        for (columns, arrays) in [(&self.obs, &batch.obs), (&self.next_obs, &batch.next_obs)] {
+            let arrays = arrays.leaves().into_iter();
+            for ((_, column), (_, array)) in columns.leaves().into_iter().zip(arrays) {
+                load(column, array);
+            }
+        }
+        for (column, array) in [
+            (&self.legal, &batch.legal),
+            (&self.next_legal, &batch.next_legal),
+        ] {
+            if let (Some(column), Some(array)) = (column, array) {
+                load(column, array);
+            }
+        }
+        load(&self.actions, &batch.actions);
+        load(&self.returns, &batch.returns);
+        load(&self.discounts, &batch.discounts);
+        load(&self.weights, &batch.weights);
+        replace(&mut self.noise, draws.noise);
+        replace(&mut self.fractions, draws.fractions);
+    }
+
+    fn rows(&self) -> i64 {
+        self.weights.tensor().size()[0]
+    }
+
+    fn actions(&self) -> Tensor {
+        self.actions.tensor().reshape([-1, 1])
+    }
+
     fn noise(&self, row: i64) -> Option<Tensor> {
         Some(self.noise.as_ref()?.narrow(0, row, 1))
     }
@@ -46,6 +112,31 @@ impl Draws {
         Some(all.narrow(1, first as i64, count as i64))
     }
 }
+
+/// Overwrites what is there, or takes it over.
+fn replace(place: &mut Option<Tensor>, new: Option<Tensor>) {
+    match (&mut *place, new) {
+        (Some(old), Some(new)) => old.copy_(&new),
+        (_, new) => *place = new,
+    }
+}
+
+/// All chance of one update, drawn before it.
+struct Draws {
+    noise: Option<Tensor>,
+    fractions: Option<Tensor>,
+}
+
+/// What an update leaves behind.
+struct Outcome {
+    /// Those of [`REPORTED`].
+    numbers: Tensor,
+    /// `[N]`.
+    priorities: Tensor,
+}
+
+/// What an update reports, in order.
+const REPORTED: [&str; 4] = ["loss", "td_error", "q_value", "grad_norm"];
 
 impl<M: Method> ValueLearner<M> {
     pub(crate) fn new(config: ValueConfig, method: Arc<M>, seed: u64, device: Device) -> Self {
@@ -63,11 +154,13 @@ impl<M: Method> ValueLearner<M> {
             updates: 0,
             rng,
             device,
+            inputs: None,
+            graph: Graph::new(device, true),
         }
     }
 
     /// The chance of one update on `size` transitions.
-    pub(crate) fn draw(&mut self, size: usize) -> Draws {
+    fn draw(&mut self, size: usize) -> Draws {
         let (method, device) = (&self.method, self.device);
         let length = method.net().0.head().noise;
         let parts = method.fractions();
@@ -82,61 +175,123 @@ impl<M: Method> ValueLearner<M> {
         }
     }
 
-    /// What follows the transitions `[N, W']`, and their returns `[N]`.
-    fn following(&self, batch: &TransitionBatch, draws: &Draws) -> (Tensor, Tensor) {
-        let (method, device) = (&*self.method, self.device);
-        let parts = method.fractions();
-        let legal = |mask: &Option<Array>| mask.as_ref().map(|mask| tensor_of(mask, device));
-        let next = tree_of(&batch.next_obs, &[], device);
-        let next_legal = legal(&batch.next_legal);
-        let returns = tensor_of(&batch.returns, device);
-        let (noise, fractions) = (
-            draws.noise(2),
-            draws.fractions(parts.predicted, parts.following),
-        );
-        let judge = |params, obs| method.outputs(params, obs, noise.as_ref(), fractions.as_ref());
-        let outputs = judge(&self.target, &next);
-        if let Some(munchausen) = &self.config.munchausen {
-            let values = mask(method.values(&outputs), next_legal.as_ref());
-            let obs = tree_of(&batch.obs, &[], device);
-            let now = method.values(&judge(&self.target, &obs));
-            let now = mask(now, legal(&batch.legal).as_ref());
-            let bonus = munchausen.bonus(&now, &actions_of(batch, device));
-            return (munchausen.soft_value(&outputs, &values), returns + bonus);
+    /// Brings a batch to the device.
+    fn load(&mut self, batch: &TransitionBatch) -> &Inputs {
+        own_stream(self.device);
+        let draws = self.draw(batch.size());
+        let size = batch.size() as i64;
+        if self.inputs.as_ref().is_some_and(|old| old.rows() != size) {
+            self.inputs = None;
+            self.graph.reset();
         }
-        let values = match self.config.double {
-            false => method.values(&outputs),
-            true => {
-                let first = parts.predicted + parts.following;
-                let fractions = draws.fractions(first, parts.choosing);
-                let noise = draws.noise(1);
-                let online =
-                    method.outputs(&self.params, &next, noise.as_ref(), fractions.as_ref());
-                method.values(&online)
-            }
-        };
-        let best = mask(values, next_legal.as_ref()).argmax(-1, true);
-        (pick(&outputs, &best), returns)
+        let device = self.device;
+        let inputs = self
+            .inputs
+            .get_or_insert_with(|| Inputs::new(batch, device));
+        inputs.load(batch, draws);
+        inputs
     }
 
-    /// Errors of a batch, and the mean value of the actions taken.
-    pub(crate) fn errors(&self, batch: &TransitionBatch, draws: &Draws) -> (Errors, Tensor) {
-        let (method, device) = (&*self.method, self.device);
-        let (following, returns) = no_grad(|| self.following(batch, draws));
-        let obs = tree_of(&batch.obs, &[], device);
-        let noise = draws.noise(0);
-        let fractions = draws.fractions(0, method.fractions().predicted);
-        let outputs = method.outputs(&self.params, &obs, noise.as_ref(), fractions.as_ref());
-        let taken = pick(&outputs, &actions_of(batch, device));
-        let discounts = tensor_of(&batch.discounts, device);
-        let errors = method.errors(&taken, fractions.as_ref(), &following, &returns, &discounts);
-        let value = method.values(&taken.detach().unsqueeze(1));
-        (errors, value.mean(Kind::Float))
+    /// The priorities that a batch would get.
+    #[cfg(test)]
+    pub(crate) fn priorities_of(&mut self, batch: &TransitionBatch) -> Tensor {
+        self.load(batch);
+        let inputs = self.inputs.as_ref().unwrap();
+        let (errors, _) = errors(
+            &self.config,
+            &*self.method,
+            &self.params,
+            &self.target,
+            inputs,
+        );
+        errors.priorities
     }
 }
 
-fn actions_of(batch: &TransitionBatch, device: Device) -> Tensor {
-    tensor_of(&batch.actions, device).reshape([-1, 1])
+/// What follows the transitions `[N, W']`, and their returns `[N]`.
+fn following<M: Method>(
+    config: &ValueConfig,
+    method: &M,
+    online: &Params,
+    target: &Params,
+    inputs: &Inputs,
+) -> (Tensor, Tensor) {
+    let parts = method.fractions();
+    let next = inputs
+        .next_obs
+        .map(|column| column.tensor().shallow_clone());
+    let next_legal = inputs.next_legal.as_ref().map(Staging::tensor);
+    let returns = inputs.returns.tensor();
+    let (noise, fractions) = (
+        inputs.noise(2),
+        inputs.fractions(parts.predicted, parts.following),
+    );
+    let judge = |obs| method.outputs(target, obs, noise.as_ref(), fractions.as_ref());
+    let outputs = judge(&next);
+    if let Some(munchausen) = &config.munchausen {
+        let values = mask(method.values(&outputs), next_legal);
+        let obs = inputs.obs.map(|column| column.tensor().shallow_clone());
+        let now = mask(
+            method.values(&judge(&obs)),
+            inputs.legal.as_ref().map(Staging::tensor),
+        );
+        let bonus = munchausen.bonus(&now, &inputs.actions());
+        return (munchausen.soft_value(&outputs, &values), returns + bonus);
+    }
+    let values = match config.double {
+        false => method.values(&outputs),
+        true => {
+            let first = parts.predicted + parts.following;
+            let fractions = inputs.fractions(first, parts.choosing);
+            let noise = inputs.noise(1);
+            method.values(&method.outputs(online, &next, noise.as_ref(), fractions.as_ref()))
+        }
+    };
+    let best = mask(values, next_legal).argmax(-1, true);
+    (pick(&outputs, &best), returns.shallow_clone())
+}
+
+/// Errors of a batch, and the mean value of the actions taken.
+fn errors<M: Method>(
+    config: &ValueConfig,
+    method: &M,
+    online: &Params,
+    target: &Params,
+    inputs: &Inputs,
+) -> (Errors, Tensor) {
+    let (following, returns) = no_grad(|| following(config, method, online, target, inputs));
+    let obs = inputs.obs.map(|column| column.tensor().shallow_clone());
+    let noise = inputs.noise(0);
+    let fractions = inputs.fractions(0, method.fractions().predicted);
+    let outputs = method.outputs(online, &obs, noise.as_ref(), fractions.as_ref());
+    let taken = pick(&outputs, &inputs.actions());
+    let discounts = inputs.discounts.tensor();
+    let errors = method.errors(&taken, fractions.as_ref(), &following, &returns, discounts);
+    let value = method.values(&taken.detach().unsqueeze(1));
+    (errors, value.mean(Kind::Float))
+}
+
+/// One gradient step.
+fn descend<M: Method>(
+    config: &ValueConfig,
+    method: &M,
+    online: &Params,
+    target: &Params,
+    optimizer: &mut Optimizer,
+    inputs: &Inputs,
+) -> Outcome {
+    let (errors, value) = errors(config, method, online, target, inputs);
+    let loss = (errors.losses * inputs.weights.tensor()).mean(Kind::Float);
+    let gradient = online.gradient(&loss);
+    let limit = config.clip_norm.unwrap_or(f64::INFINITY);
+    let (gradient, norm) = clip_global_norm(gradient, limit);
+    optimizer.apply(online.flat(), &gradient);
+    let priorities = errors.priorities.detach();
+    let surprise = priorities.mean(Kind::Float);
+    Outcome {
+        numbers: Tensor::stack(&[loss, surprise, value, norm], 0).detach(),
+        priorities,
+    }
 }
 
 impl<M: Method> Learner for ValueLearner<M> {
@@ -145,44 +300,39 @@ impl<M: Method> Learner for ValueLearner<M> {
             let wanted = "transitions";
             return Err(LearnError::WrongBatch { wanted });
         };
-        let draws = self.draw(batch.size());
-        let (errors, value) = self.errors(batch, &draws);
-        let weights = tensor_of(&batch.weights, self.device);
-        let loss = (errors.losses * weights).mean(Kind::Float);
-
-        let gradient = self.params.gradient(&loss);
-        let limit = self.config.clip_norm.unwrap_or(f64::INFINITY);
-        let (gradient, norm) = clip_global_norm(gradient, limit);
+        let began = Instant::now();
+        self.load(batch);
+        let assemble_s = began.elapsed().as_secs_f64();
         let learning_rate = self.config.learning_rate.at(progress.fraction());
-        self.optimizer
-            .step(self.params.flat(), &gradient, learning_rate);
-        self.updates += 1;
-        let every = self.config.target_every_updates;
-        if self.updates.is_multiple_of(every) {
-            self.target.blend(&self.params, self.config.target_tau);
-        }
-
-        let priorities = errors.priorities.detach();
-        // One copy from the device for all numbers.
-        let surprise = priorities.mean(Kind::Float);
-        let numbers = array_of(&Tensor::stack(&[loss, surprise, value, norm], 0));
-        let numbers = numbers.as_slice::<f32>();
-        let mut metrics = vec![
-            ("loss", f64::from(numbers[0])),
-            ("td_error", f64::from(numbers[1])),
-            ("q_value", f64::from(numbers[2])),
-            ("grad_norm", f64::from(numbers[3])),
-            ("learning_rate", learning_rate),
-        ];
+        self.optimizer.set_learning_rate(learning_rate);
+        let Some(inputs) = &self.inputs else {
+            return Err(LearnError::Mismatch);
+        };
+        let (config, method) = (&self.config, &*self.method);
+        let (online, target, optimizer) = (&self.params, &self.target, &mut self.optimizer);
+        let outcome = self
+            .graph
+            .run(|| descend(config, method, online, target, optimizer, inputs));
+        let numbers = array_of(&outcome.numbers);
+        let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));
+        let mut metrics: Vec<(&'static str, f64)> = REPORTED.into_iter().zip(numbers).collect();
+        metrics.push(("learning_rate", learning_rate));
         if self.config.epsilon_ladder.is_none() {
             let epsilon = self.config.decayed_epsilon(progress.env_steps);
             metrics.push(("epsilon", epsilon));
         }
         let priorities = self.config.priority.is_some().then(|| {
-            let priorities = array_of(&priorities);
+            let priorities = array_of(&outcome.priorities);
             priorities.as_slice::<f32>().to_vec()
         });
-        Report::checked(metrics, priorities)
+        self.updates += 1;
+        let every = self.config.target_every_updates;
+        if self.updates.is_multiple_of(every) {
+            self.target.blend(&self.params, self.config.target_tau);
+        }
+        let mut report = Report::checked(metrics, priorities)?;
+        report.assemble_s = assemble_s;
+        Ok(report)
     }
 
     fn weights(&self) -> Vec<f32> {
