@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use starling_atari::ale::Ale;
 use starling_atari::palette;
-use starling_atari::picture::{Resizer, SIDE};
+use starling_atari::picture::{Resizer, SIDE, pool};
 
 use super::bilinear::Bilinear;
 use super::options::{Observation, Resize};
@@ -31,7 +31,7 @@ pub(super) struct Picture {
 }
 
 thread_local! {
-    /// The other frame of two that are pooled, and palette indices.
+    /// The other frame of two that are pooled, and the first one or palette indices.
     static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
@@ -87,12 +87,28 @@ impl Picture {
         self.shape(1).iter().product()
     }
 
-    /// Draws frames and writes what an observation shows of them.
+    /// Draws frames and writes what an observation shows of them. `out` holds what was written
+    /// last.
     pub(super) fn draw(&mut self, ale: &Ale, frames: Frames, out: &mut [u8]) {
         let console = ale.console();
         let pixels = self.height * WIDTH;
         SCRATCH.with_borrow_mut(|(other, indices)| match self.kind {
             Observation::Ram => {}
+            Observation::Gray84 if self.bilinear.is_none() => {
+                indices.resize(pixels, 0);
+                match frames {
+                    Frames::ShownAndBefore => indices.copy_from_slice(&self.full),
+                    _ => console.shaded_screen(false, &self.grays, indices),
+                }
+                let changed = if frames == Frames::Last {
+                    pool(&mut self.full, indices, None)
+                } else {
+                    other.resize(pixels, 0);
+                    console.shaded_screen(true, &self.grays, other);
+                    pool(&mut self.full, indices, Some(other))
+                };
+                self.resizer.resize_rows(&self.full, &changed, out);
+            }
             Observation::Gray84 | Observation::Gray => {
                 let mut draw = |before: bool, out: &mut [u8]| match &self.bilinear {
                     Some(bilinear) => {
@@ -108,7 +124,7 @@ impl Picture {
                 if frames != Frames::Last {
                     other.resize(self.full.len(), 0);
                     draw(true, other);
-                    pool(&mut self.full, other);
+                    brighten(&mut self.full, other);
                 }
             }
             Observation::Rgb => {
@@ -134,7 +150,9 @@ impl Picture {
                 }
             }
         });
-        self.show(ale, out);
+        if self.kind != Observation::Gray84 || self.bilinear.is_some() {
+            self.show(ale, out);
+        }
     }
 
     /// Writes what an observation shows of the picture that was drawn last.
@@ -160,7 +178,7 @@ pub(super) fn shape(kind: Observation, stack: usize, height: usize) -> Vec<usize
     }
 }
 
-fn pool(picture: &mut [u8], other: &[u8]) {
+fn brighten(picture: &mut [u8], other: &[u8]) {
     for (pixel, other) in picture.iter_mut().zip(other) {
         *pixel = (*pixel).max(*other);
     }
