@@ -96,16 +96,21 @@ impl Picture {
             Observation::Ram => {}
             Observation::Gray84 if self.bilinear.is_none() => {
                 indices.resize(pixels, 0);
-                match frames {
-                    Frames::ShownAndBefore => indices.copy_from_slice(&self.full),
-                    _ => console.shaded_screen(false, &self.grays, indices),
-                }
-                let changed = if frames == Frames::Last {
-                    pool(&mut self.full, indices, None)
-                } else {
-                    other.resize(pixels, 0);
-                    console.shaded_screen(true, &self.grays, other);
-                    pool(&mut self.full, indices, Some(other))
+                other.resize(pixels, 0);
+                let changed = match frames {
+                    Frames::Last => {
+                        console.shaded_screen(false, &self.grays, indices);
+                        pool(&mut self.full, indices, None)
+                    }
+                    Frames::LastTwo => {
+                        console.shaded_screens(&self.grays, indices, other);
+                        pool(&mut self.full, indices, Some(other))
+                    }
+                    Frames::ShownAndBefore => {
+                        indices.copy_from_slice(&self.full);
+                        console.shaded_screen(true, &self.grays, other);
+                        pool(&mut self.full, indices, Some(other))
+                    }
                 };
                 self.resizer.resize_rows(&self.full, &changed, out);
             }
