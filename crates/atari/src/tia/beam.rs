@@ -289,20 +289,18 @@ impl Beam {
                     self.changed = Changed(true);
                 }
             }
-            0x0A => {
-                if self.control != value || self.reflect != (value & 1 != 0) {
-                    if S::DRAWS {
-                        self.settle(clock, screen);
-                    } else {
-                        self.reach(clock, screen);
-                    }
-                    self.cut::<S>(BL);
-                    self.cut::<S>(PF);
-                    self.control = value;
-                    // The right half keeps its kind once the beam is there.
-                    if clock % LINE_CLOCKS < BLANK + 79 {
-                        self.reflect = value & 1 != 0;
-                    }
+            0x0A if self.control != value || self.reflect != (value & 1 != 0) => {
+                if S::DRAWS {
+                    self.settle(clock, screen);
+                } else {
+                    self.reach(clock, screen);
+                }
+                self.cut::<S>(BL);
+                self.cut::<S>(PF);
+                self.control = value;
+                // The right half keeps its kind once the beam is there.
+                if clock % LINE_CLOCKS < BLANK + 79 {
+                    self.reflect = value & 1 != 0;
                 }
             }
             0x0B | 0x0C => {
