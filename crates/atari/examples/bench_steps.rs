@@ -1,12 +1,14 @@
 //! Where an agent's step goes: four frames, the maximum of the last two, 84 by 84 in grey, a stack
 //! of four. All times are the processor's, so that they hold on a busy machine.
 //!
-//! usage: bench_steps ROM_FOLDER [--python PYTHON] [GAME...]
+//! usage: bench_steps ROM_FOLDER [--python PYTHON | --threads N] [GAME...]
 //!
-//! With a Python that has ale-py and numpy, its vector environment is measured beside.
+//! With a Python that has ale-py and numpy, its vector environment is measured beside. With a
+//! number of threads it is only measured how many steps these take in a second beside one alone.
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Instant;
 
 use starling_atari::ale::{Ale, SavedGame};
 use starling_atari::cartridge::Rom;
@@ -42,13 +44,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .next()
         .ok_or("usage: bench_steps ROM_FOLDER [--python PYTHON] [GAME...]")?;
     let mut rest: Vec<String> = arguments.collect();
-    let mut python = None;
-    if rest.first().is_some_and(|first| first == "--python") && rest.len() > 1 {
-        python = Some(rest.remove(1));
-        rest.remove(0);
+    let (mut python, mut threads) = (None, None);
+    if rest.len() > 1 && rest[0].starts_with("--") {
+        let value = rest.remove(1);
+        match rest.remove(0).as_str() {
+            "--python" => python = Some(value),
+            "--threads" => threads = Some(value.parse()?),
+            other => return Err(format!("there is no option {other}").into()),
+        }
     }
     if rest.is_empty() {
         rest = GAMES.map(str::to_owned).to_vec();
+    }
+    if let Some(threads) = threads {
+        for game in rest {
+            let bytes = std::fs::read(Path::new(&folder).join(format!("{game}.bin")))?;
+            let (one, all) = (
+                steps_per_second(&bytes, 1)?,
+                steps_per_second(&bytes, threads)?,
+            );
+            println!(
+                "{game:20} {one:9.0} steps/s on one thread, {all:9.0} on {threads}: {:.2}x",
+                all / one
+            );
+        }
+        return Ok(());
     }
     println!(
         "{:20} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
@@ -86,6 +106,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("median ratio of {} games: {middle:.2}x", ratios.len());
     }
     Ok(())
+}
+
+/// Agent steps that some threads take in a second, each with a console of its own.
+fn steps_per_second(bytes: &[u8], threads: usize) -> Result<f64, Box<dyn std::error::Error>> {
+    let mut agents = Vec::new();
+    for _ in 0..threads {
+        agents.push(Agent::new(bytes)?);
+    }
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for agent in &mut agents {
+            scope.spawn(|| {
+                for _ in 0..4 {
+                    agent.run(Until::Shown);
+                }
+            });
+        }
+    });
+    Ok(f64::from(4 * STEPS) * threads as f64 / start.elapsed().as_secs_f64())
 }
 
 /// A game and what is needed to look at it.
@@ -137,8 +176,8 @@ impl Agent {
             }
             if until >= Until::Drawn {
                 let [last, before] = &mut self.frames;
-                self.ale.console().shaded_screen(false, &self.grays, last);
-                self.ale.console().shaded_screen(true, &self.grays, before);
+                let console = self.ale.console();
+                console.shaded_screens(&self.grays, last, before);
             }
             if until == Until::Shown {
                 self.show();

@@ -19,33 +19,42 @@
 //!                                     collisions  └── beam ◀──┘
 //! ```
 //!
-//! One part of the hardware is one file: `cpu` (the 6507), `bus` (who answers where), `riot` (the
-//! timer and ports), `tia` (what acts at once), `tia::beam` (objects, pixels, collisions),
-//! `cartridge` and `dpc` (banks and chips), [`controllers`]. [`properties`] holds what cannot be
-//! read off a cartridge; [`palette`] and [`picture`] turn indices into what a learner looks at;
-//! [`verify`] compares all of it with recordings of the reference.
+//! One part of the hardware is one file or folder: `cpu` (the 6507: `fast` runs nearly everything,
+//! `general` every opcode), `bus` (who answers where), `riot` (the timer and ports), `tia` (what
+//! acts at once), `tia::beam` (objects, pixels, collisions), `cartridge` and `dpc` (banks and
+//! chips), [`controllers`]. [`properties`] holds what cannot be read off a cartridge; [`palette`]
+//! and [`picture`] turn indices into what a learner looks at; [`verify`] compares all of it with
+//! recordings of the reference.
 //!
-//! # Three ideas
+//! # Four ideas
+//!
+//! **The cartridge is decoded once.** Every byte of its image is taken apart as the instruction
+//! that would start there, frequent pairs as one, and shared by all consoles that play it. The loop
+//! over these calls nothing; before an instruction that needs a chip it stops, and the general
+//! interpreter runs that one.
 //!
 //! **The picture is lazy.** A write to a picture register is only logged, as cycle, register and
-//! value. The beam replays the log when the program reads a collision, and once at the end of a
-//! frame; the pixels of a frame are drawn from the log when somebody asks, and never for the
-//! frames that are skipped. A frame is kept as its log, some KiB, not as pixels.
+//! value, and not even that if the register holds the value already. The beam replays the log when
+//! the program reads a collision, and once at the end of a frame; the pixels of a frame are drawn
+//! from the log when somebody asks, and never for the frames that are skipped. A frame is kept as
+//! its log, some KiB, not as pixels; two frames on end are drawn together as long as their logs are
+//! the same.
 //!
-//! **A line is a set of bits.** Each of the six objects is a set of the line's 160 pixels.
-//! Collisions are intersections, looked at only for pairs that have not met yet; a span is
-//! painted eight pixels at a time.
+//! **A line is a set of bits.** Each of the six objects is a set of the line's 160 pixels. An
+//! object that changes inside a line is cut there, and the line is looked at once, as a whole.
+//! Collisions are intersections, looked at only for pairs that have not met yet and have changed.
 //!
-//! **The state is plain data.** [`console::Machine`] holds all that decides the future, without a
-//! pointer in it: a clone saves the game. The cartridge's image is shared.
+//! **The state is plain data.** [`console::Machine`] holds all that decides the future, and the logs
+//! of the last two frames: a clone saves the game and its picture. The cartridge's image is shared.
+//! States that come from elsewhere are made to fit when they are restored.
 //!
 //! # Invariants
 //!
 //! - No program, action or order of calls makes it panic, hang or read out of bounds: an update
 //!   ends after 25,000 instructions at the latest.
 //! - Nothing here depends on time, threads or other crates of this workspace.
-//! - The processor's registers live in locals for the length of a run: nothing that is called out
-//!   of line may borrow them.
+//! - `cpu::fast` calls nothing out of line, so that the processor's registers stay in the host's.
+//! - What is remembered to save work (`Shadow`, `Sketch`) never decides what happens.
 
 pub mod ale;
 mod bus;
