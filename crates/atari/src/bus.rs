@@ -5,14 +5,11 @@
 
 use crate::cartridge::Rom;
 use crate::console::Machine;
-use crate::tia::{Log, Tia};
 
 /// The machine as its processor sees it for the length of a run.
 pub(crate) struct Bus<'a> {
     pub(crate) machine: &'a mut Machine,
     pub(crate) rom: &'a Rom,
-    /// The TIA's writes of this frame, which the beam replays when somebody looks.
-    pub(crate) log: &'a mut Log,
 }
 
 impl Bus<'_> {
@@ -45,15 +42,8 @@ impl Bus<'_> {
     fn read_device(&mut self, address: u16, seen: u8, cycle: i64) -> u8 {
         let machine = &mut *self.machine;
         if address & 0x80 == 0 {
-            let inputs = &machine.inputs;
-            Tia::read(
-                &mut machine.tia,
-                address,
-                seen,
-                cycle,
-                inputs,
-                self.log.writes(),
-            )
+            let (inputs, log) = (&machine.inputs, machine.frames.log().writes());
+            machine.tia.read(address, seen, cycle, inputs, log)
         } else {
             let port_a = machine.inputs.port_a();
             let port_b = machine.inputs.port_b();
@@ -69,7 +59,9 @@ impl Bus<'_> {
         if address & 0x1000 != 0 {
             machine.cartridge.write(address, value, cycle);
         } else if address & 0x80 == 0 {
-            return machine.tia.write(address, value, cycle, self.log);
+            return machine
+                .tia
+                .write(address, value, cycle, machine.frames.log_mut());
         } else if address & 0x200 != 0 {
             machine.riot.write(address, value, cycle);
         }

@@ -45,6 +45,17 @@ pub enum Mapper {
 }
 
 impl Mapper {
+    /// One bit per 64 visible bytes: whether touching them does more than read the image.
+    fn watched(self) -> u64 {
+        match self {
+            Self::K2 | Self::K4 => 0,
+            Self::F8 | Self::F6 | Self::E0 => 1 << 63,
+            Self::F8Sc | Self::F6Sc => 1 << 63 | 0b1111,
+            Self::Fe => !0,
+            Self::Dpc => 1 << 63 | 0b11,
+        }
+    }
+
     /// Whether touching an address, of which the low 12 bits count, may do more than read the
     /// image.
     pub(crate) fn switches_at(self, low: u16) -> bool {
@@ -156,17 +167,21 @@ impl Cartridge {
     pub fn new(rom: &Rom) -> Self {
         Self {
             slices: [0; 4],
-            watched: match rom.mapper {
-                Mapper::K2 | Mapper::K4 => 0,
-                Mapper::F8 | Mapper::F6 | Mapper::E0 => 1 << 63,
-                Mapper::F8Sc | Mapper::F6Sc => 1 << 63 | 0b1111,
-                Mapper::Fe => !0,
-                Mapper::Dpc => 1 << 63 | 0b11,
-            },
+            watched: rom.mapper.watched(),
             mapper: rom.mapper,
             memory: [0; 128],
             dpc: Dpc::new(),
         }
+    }
+
+    /// Makes a state that came from elsewhere one that this cartridge can be in.
+    pub(crate) fn fit(&mut self, rom: &Rom) {
+        self.mapper = rom.mapper;
+        self.watched = rom.mapper.watched();
+        for slice in &mut self.slices {
+            *slice = *slice % IMAGE as u16 / 1024 * 1024;
+        }
+        self.dpc.fit();
     }
 
     /// What the console's reset does to the cartridge: back to the starting bank, and noise from

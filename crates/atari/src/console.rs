@@ -1,8 +1,8 @@
 //! The whole machine: power-up, reset, and one frame after the other.
 //!
-//! [`Machine`] is everything that decides what happens next, a few KiB of plain data: cloning it
-//! saves the game. [`Console`] adds the shared cartridge image and the last frames' logs, from
-//! which the picture is drawn when somebody asks for it.
+//! [`Machine`] is everything that decides what happens next, some KiB of plain data with the last
+//! frames' logs, from which the picture is drawn when somebody asks for it: cloning it saves the
+//! game. [`Console`] adds the shared cartridge image.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::frames::{Frames, PLAIN};
 use crate::properties::{Format, Properties};
 use crate::random::Mt19937;
 use crate::riot::Riot;
-use crate::tia::{LINE_CLOCKS, LINE_CYCLES, Tia};
+use crate::tia::{LINE_CLOCKS, LINE_CYCLES, MOST_CYCLES, Tia};
 
 /// The console's own random stream always starts here.
 const SEED: u32 = 4_753_849;
@@ -39,6 +39,8 @@ pub struct Machine {
     /// Whether the last update ended before its frame did.
     pub(crate) partial: bool,
     random: Mt19937,
+    /// The running frame and the one before it, as what made them.
+    pub(crate) frames: Frames,
 }
 
 /// An Atari 2600 with a cartridge in it.
@@ -47,7 +49,6 @@ pub struct Console {
     rom: Arc<Rom>,
     properties: Properties,
     machine: Machine,
-    frames: Frames,
 }
 
 impl Console {
@@ -61,6 +62,7 @@ impl Console {
         let cartridge = Cartridge::new(&rom);
         let format = properties.format;
         let tia = make_tia(&properties, Format::Ntsc);
+        let frames = Frames::new(&tia.beam);
         let machine = Machine {
             cpu: Registers::new(0),
             ram,
@@ -71,10 +73,10 @@ impl Console {
             cycle: 0,
             partial: false,
             random,
+            frames,
         };
         let mut console = Self {
             rom,
-            frames: Frames::new(&machine.tia.beam),
             properties,
             machine,
         };
@@ -87,20 +89,43 @@ impl Console {
         console
     }
 
-    /// The state, to keep or to compare. Restoring it gives the same game from here on; the
-    /// picture is the only thing it does not hold.
+    /// The state, to keep or to compare. Restoring it gives the same picture, and the same game
+    /// from here on.
     pub fn save(&self) -> Machine {
-        let mut machine = self.machine.clone();
-        machine.tia.catch_up(self.frames.log().writes());
-        // Equal states compare equal, whatever the log from which they came.
-        machine.tia.replayed = 0;
-        machine
+        self.machine.clone()
     }
 
-    /// Puts a kept state back. The picture stays the old one until the next frame.
+    /// Puts a kept state back. What no console with this cartridge can be in, for the state was
+    /// kept elsewhere, is made to fit.
     pub fn restore(&mut self, machine: &Machine) {
-        self.machine.clone_from(machine);
-        self.machine.tia.replayed = self.frames.log().writes().len();
+        let own = &mut self.machine;
+        let Machine {
+            cpu,
+            ram,
+            riot,
+            tia,
+            cartridge,
+            inputs,
+            cycle,
+            partial,
+            random,
+            frames,
+        } = machine;
+        own.cpu = *cpu;
+        own.ram = *ram;
+        own.riot.clone_from(riot);
+        own.cartridge.clone_from(cartridge);
+        own.inputs.clone_from(inputs);
+        own.cycle = (*cycle).clamp(0, MOST_CYCLES);
+        own.partial = *partial;
+        own.random.clone_from(random);
+        own.frames.clone_from(frames);
+        let like = std::mem::replace(&mut own.tia, tia.clone());
+        own.riot.fit();
+        own.cartridge.fit(&self.rom);
+        own.inputs.fit();
+        own.frames.fit(&like.beam);
+        own.tia.fit(&like, own.frames.log());
     }
 
     /// The cartridge.
@@ -139,12 +164,11 @@ impl Console {
         let mut bus = Bus {
             machine,
             rom: &self.rom,
-            log: self.frames.log_mut(),
         };
         let low = bus.read(0xFFFC, 0, 0);
         let high = bus.read(0xFFFD, 0, 0);
         machine.cpu = Registers::new(u16::from_le_bytes([low, high]));
-        self.frames.reset(&self.machine.tia.beam);
+        machine.frames.reset(&machine.tia.beam);
     }
 
     /// Runs to the end of the frame, or as far towards it as one update goes.
@@ -155,20 +179,19 @@ impl Console {
         let mut bus = Bus {
             machine: &mut self.machine,
             rom: &self.rom,
-            log: self.frames.log_mut(),
         };
         self.machine.partial = !cpu::run(&mut bus, INSTRUCTIONS_PER_UPDATE);
-        self.frames.end_update(&mut self.machine);
+        self.machine.frames.end_update(&self.machine.tia);
     }
 
     /// Draws the picture as palette indices into `pixels`, row by row.
     pub fn screen(&self, pixels: &mut [u8]) {
-        self.frames.screen(false, &PLAIN, pixels);
+        self.machine.frames.screen(false, &PLAIN, pixels);
     }
 
     /// Draws the picture, or the one of the frame before, each palette index as `shades` says.
     pub fn shaded_screen(&self, before: bool, shades: &[u8; 256], pixels: &mut [u8]) {
-        self.frames.screen(before, shades, pixels);
+        self.machine.frames.screen(before, shades, pixels);
     }
 
     /// The cartridge's own memory; empty where it has none.
@@ -181,14 +204,14 @@ impl Console {
         let lines = machine.cycle / LINE_CYCLES;
         let passed = lines * LINE_CYCLES;
         let faded = self.properties.format == Some(Format::Pal) && lines % 2 == 1;
-        machine.tia.catch_up(self.frames.log().writes());
+        machine.tia.catch_up(machine.frames.log().writes());
         machine.cycle -= passed;
         machine.riot.rebase(passed);
         machine.tia.rebase(passed);
         machine.cartridge.rebase(passed);
         machine.tia.beam.start_frame(faded);
         machine.tia.replayed = 0;
-        self.frames.start(&machine.tia.beam);
+        machine.frames.start(&machine.tia.beam);
     }
 
     fn detect_format(&mut self) -> Format {

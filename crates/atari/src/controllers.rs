@@ -113,6 +113,15 @@ impl Inputs {
         }
     }
 
+    /// Makes a state that came from elsewhere one that controllers can be in.
+    pub(crate) fn fit(&mut self) {
+        self.paddle_limit = self.paddle_limit.clamp(LEAST_RESISTANCE, MOST_RESISTANCE);
+        for paddle in self.paddles.iter_mut().flatten() {
+            paddle.resistance = paddle.resistance.clamp(0, MOST_RESISTANCE);
+        }
+        self.difficulty &= 3;
+    }
+
     /// Sets how far the knobs turn.
     pub fn set_paddle_limit(&mut self, resistance: i32) {
         self.paddle_limit = resistance.max(LEAST_RESISTANCE);

@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::tia::MOST_CYCLES;
+
 /// The chip's registers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Dpc {
@@ -39,6 +41,15 @@ impl Dpc {
             random: 1,
             voices_at: 0,
             remainder: 0,
+        }
+    }
+
+    /// Makes a state that came from elsewhere one that the chip can be in.
+    pub(crate) fn fit(&mut self) {
+        self.voices_at = self.voices_at.clamp(-MOST_CYCLES, MOST_CYCLES);
+        self.remainder %= TICK;
+        for counter in &mut self.counters {
+            *counter &= 0x7FF;
         }
     }
 

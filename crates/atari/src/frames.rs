@@ -1,21 +1,48 @@
 //! The pictures of the last frames, kept as what made them: the TIA's state at the start of the
 //! frame and the log of writes since. A frame that nobody looks at is never drawn.
 
-use crate::console::Machine;
+use serde::{Deserialize, Serialize};
+
 use crate::tia::beam::{Beam, Look, Screen};
 use crate::tia::lines::WIDTH;
 use crate::tia::paint::{Ground, paint};
-use crate::tia::{Log, clock_of};
+use crate::tia::{LINE_CLOCKS, Log, Tia, clock_of};
 
 /// The running frame and the two before it.
-#[derive(Clone, Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Frames {
     frames: [Frame; 3],
     running: usize,
 }
 
+/// A copy leaves out the oldest frame: it is never looked at again.
+impl Clone for Frames {
+    fn clone(&self) -> Self {
+        let mut copy = Self::new(&self.frames[self.running].start);
+        copy.clone_from(self);
+        copy
+    }
+
+    fn clone_from(&mut self, other: &Self) {
+        self.running = other.running;
+        for age in [0, 1] {
+            let index = (other.running + 3 - age) % 3;
+            self.frames[index].clone_from(&other.frames[index]);
+        }
+        self.frames[(other.running + 1) % 3].clear();
+    }
+}
+
+impl PartialEq for Frames {
+    fn eq(&self, other: &Self) -> bool {
+        [0, 2]
+            .into_iter()
+            .all(|age| self.aged(age) == other.aged(age))
+    }
+}
+
 /// How one frame came to be.
-#[derive(Clone, Debug)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Frame {
     start: Beam,
     log: Log,
@@ -26,7 +53,30 @@ struct Frame {
     beneath: Option<Box<[u8]>>,
 }
 
+impl Clone for Frame {
+    fn clone(&self) -> Self {
+        Self {
+            start: self.start.clone(),
+            log: self.log.clone(),
+            end: self.end,
+            beneath: self.beneath.clone(),
+        }
+    }
+
+    fn clone_from(&mut self, other: &Self) {
+        self.start.clone_from(&other.start);
+        self.log.clone_from(&other.log);
+        self.end = other.end;
+        self.beneath.clone_from(&other.beneath);
+    }
+}
+
 impl Frame {
+    fn clear(&mut self) {
+        self.log.clear();
+        self.beneath = None;
+    }
+
     fn new(start: &Beam) -> Self {
         Self {
             start: start.clone(),
@@ -117,6 +167,27 @@ impl Frames {
         }
     }
 
+    /// Makes a state that came from elsewhere one that these frames can be in; `like` is a beam
+    /// of the same console.
+    pub(crate) fn fit(&mut self, like: &Beam) {
+        self.running %= 3;
+        let (top, bottom) = like.window();
+        let pixels = ((bottom - top) / LINE_CLOCKS * WIDTH) as usize;
+        for frame in &mut self.frames {
+            frame.start.fit(like);
+            frame.end = frame.end.clamp(top, bottom);
+            frame.beneath = frame
+                .beneath
+                .take()
+                .filter(|beneath| beneath.len() == pixels);
+        }
+    }
+
+    /// The running frame, or with 2 the one before it.
+    fn aged(&self, age: usize) -> &Frame {
+        &self.frames[(self.running + age) % 3]
+    }
+
     /// The log of the running frame.
     pub(crate) fn log_mut(&mut self) -> &mut Log {
         &mut self.frames[self.running].log
@@ -148,13 +219,13 @@ impl Frames {
     }
 
     /// Notes how far the beam came.
-    pub(crate) fn end_update(&mut self, machine: &mut Machine) {
+    pub(crate) fn end_update(&mut self, tia: &Tia) {
         let before = (self.running + 1) % 3;
-        let window = machine.tia.beam.window();
-        let end = clock_of(machine.tia.touched).clamp(window.0, window.1);
+        let window = tia.beam.window();
+        let end = clock_of(tia.touched).clamp(window.0, window.1);
         self.frames[self.running].end = end;
         if end < window.1 && self.frames[self.running].beneath.is_none() {
-            let rows = (window.1 - window.0) / crate::tia::LINE_CLOCKS;
+            let rows = (window.1 - window.0) / LINE_CLOCKS;
             let mut pixels = vec![0; (rows * WIDTH) as usize].into_boxed_slice();
             self.frames[before].draw(&PLAIN, &mut pixels);
             self.frames[self.running].beneath = Some(pixels);
@@ -163,11 +234,6 @@ impl Frames {
 
     /// Draws the last frame, or the one before it.
     pub(crate) fn screen(&self, before: bool, shades: &[u8; 256], pixels: &mut [u8]) {
-        let index = if before {
-            self.running + 2
-        } else {
-            self.running
-        };
-        self.frames[index % 3].draw(shades, pixels);
+        self.aged(if before { 2 } else { 0 }).draw(shades, pixels);
     }
 }

@@ -119,16 +119,16 @@ pub fn pool(picture: &mut [u8], frame: &[u8], other: Option<&[u8]>) -> Rows {
     let mut changed = Rows::NONE;
     let (rows, _) = picture.as_chunks_mut::<COLUMNS>();
     let (frame, _) = frame.as_chunks::<COLUMNS>();
-    let mut others = other.map(|other| other.as_chunks::<COLUMNS>().0.iter());
+    let others = other.map(|other| other.as_chunks::<COLUMNS>().0);
     for (index, (row, new)) in rows.iter_mut().zip(frame).enumerate() {
-        let mut new = *new;
-        if let Some(other) = others.as_mut().and_then(Iterator::next) {
-            for (pixel, other) in new.iter_mut().zip(other) {
-                *pixel = (*pixel).max(*other);
-            }
+        let other = others.and_then(|others| others.get(index)).unwrap_or(new);
+        let mut differs = 0;
+        for ((pixel, new), other) in row.iter_mut().zip(new).zip(other) {
+            let new = (*new).max(*other);
+            differs |= *pixel ^ new;
+            *pixel = new;
         }
-        if new != *row {
-            *row = new;
+        if differs != 0 {
             changed.insert(index);
         }
     }

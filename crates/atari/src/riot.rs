@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::tia::MOST_CYCLES;
+
 /// The timer and ports of the 6532. Its memory lives beside it in the machine, where the processor
 /// reaches it directly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +29,9 @@ pub(crate) enum Poll {
     UntilNegative,
 }
 
+/// The timer's four speeds.
+const SHIFTS: [u8; 4] = [0, 3, 6, 10];
+
 impl Riot {
     /// A chip whose timer was set by a reset: `timer` units of 64 cycles.
     pub(crate) fn new(timer: u8) -> Self {
@@ -36,6 +41,17 @@ impl Riot {
             set_at: 0,
             read_after_expiry: None,
             direction_a: 0,
+        }
+    }
+
+    /// Makes a state that came from elsewhere one that the chip can be in.
+    pub(crate) fn fit(&mut self) {
+        if !SHIFTS.contains(&self.shift) {
+            self.shift = 6;
+        }
+        self.set_at = self.set_at.clamp(-MOST_CYCLES, MOST_CYCLES);
+        if let Some(at) = &mut self.read_after_expiry {
+            *at = (*at).clamp(-MOST_CYCLES, MOST_CYCLES);
         }
     }
 
@@ -69,7 +85,7 @@ impl Riot {
     pub(crate) fn write(&mut self, address: u16, value: u8, now: i64) {
         if address & 0x14 == 0x14 {
             self.timer = value;
-            self.shift = [0, 3, 6, 10][usize::from(address & 3)];
+            self.shift = SHIFTS[usize::from(address & 3)];
             self.set_at = now;
             self.read_after_expiry = None;
         } else if address & 7 == 1 {

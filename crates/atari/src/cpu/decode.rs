@@ -112,6 +112,8 @@ pub(crate) enum Op {
     BitRam, BitAbs,
     /// Reads of an input pin.
     LdaPin, BitPin,
+    /// Reads of a collision register.
+    LdaCx, BitCx,
     StaRam, StaTia, StaZpx, StaAbs, StaAbx, StaAby, StaInd,
     StxRam, StxTia, StxZpy, StxAbs,
     StyRam, StyTia, StyZpx, StyAbs,
@@ -187,7 +189,7 @@ fn instruction(bytes: [u8; 3], index: usize) -> Code {
             let same_page = (i16::from(after) + i16::from(low as i8)) & 0xFF00u16 as i16 == 0;
             u16::from_le_bytes([low, if same_page { 3 } else { 4 }])
         }
-        Op::LdaPin | Op::BitPin => operand & 0xFF,
+        Op::LdaPin | Op::BitPin | Op::LdaCx | Op::BitCx => operand & 0xFF,
         Op::StaTia | Op::StxTia | Op::StyTia => operand & 0x3F,
         _ => operand,
     };
@@ -221,11 +223,11 @@ fn store(low: u8, ram: Op, tia: Op) -> Op {
 fn operation(opcode: u8, low: u8) -> Op {
     use Op::*;
     let ram = |op: Op| in_ram(low, op, Slow);
-    let pin = |op: Op| if low & 8 != 0 { op } else { Slow };
+    let tia = |pin: Op, collision: Op| if low & 8 != 0 { pin } else { collision };
     // A pointer at the end of page zero goes on at its start, in the TIA.
     let pointer = |op: Op| if low == 0xFF { Slow } else { in_ram(low, op, Slow) };
     match opcode {
-        0xA9 => LdaImm, 0xA5 => in_ram(low, LdaRam, pin(LdaPin)), 0xB5 => LdaZpx, 0xAD => LdaAbs, 0xBD => LdaAbx, 0xB9 => LdaAby, 0xB1 => pointer(LdaInd), 0xA1 => LdaInx,
+        0xA9 => LdaImm, 0xA5 => in_ram(low, LdaRam, tia(LdaPin, LdaCx)), 0xB5 => LdaZpx, 0xAD => LdaAbs, 0xBD => LdaAbx, 0xB9 => LdaAby, 0xB1 => pointer(LdaInd), 0xA1 => LdaInx,
         0xA2 => LdxImm, 0xA6 => ram(LdxRam), 0xB6 => LdxZpy, 0xAE => LdxAbs, 0xBE => LdxAby,
         0xA0 => LdyImm, 0xA4 => ram(LdyRam), 0xB4 => LdyZpx, 0xAC => LdyAbs, 0xBC => LdyAbx,
         0xA7 => ram(LaxRam), 0xB3 => pointer(LaxInd),
@@ -237,7 +239,7 @@ fn operation(opcode: u8, low: u8) -> Op {
         0xC9 => CmpImm, 0xC5 => ram(CmpRam), 0xD5 => CmpZpx, 0xCD => CmpAbs, 0xDD => CmpAbx, 0xD9 => CmpAby, 0xD1 => pointer(CmpInd),
         0xE0 => CpxImm, 0xE4 => ram(CpxRam), 0xEC => CpxAbs,
         0xC0 => CpyImm, 0xC4 => ram(CpyRam), 0xCC => CpyAbs,
-        0x24 => in_ram(low, BitRam, pin(BitPin)), 0x2C => BitAbs,
+        0x24 => in_ram(low, BitRam, tia(BitPin, BitCx)), 0x2C => BitAbs,
         0x85 => store(low, StaRam, StaTia), 0x95 => StaZpx, 0x8D => StaAbs, 0x9D => StaAbx, 0x99 => StaAby, 0x91 => pointer(StaInd),
         0x86 => store(low, StxRam, StxTia), 0x96 => StxZpy, 0x8E => StxAbs,
         0x84 => store(low, StyRam, StyTia), 0x94 => StyZpx, 0x8C => StyAbs,

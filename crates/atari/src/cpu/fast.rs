@@ -10,6 +10,7 @@ use super::decode::{Code, LOGGED, Op, Program, SILENT};
 use crate::bus::Bus;
 use crate::cartridge::{Cartridge, IMAGE, Rom};
 use crate::console::Machine;
+use crate::tia::beam::collision_bits;
 use crate::tia::shadow::Shadow;
 use crate::tia::{LINE_CYCLES, Write};
 
@@ -79,33 +80,27 @@ impl<'a> Layout<'a> for WholeBank<'a> {
 
 /// Four slices of 1 KiB.
 pub(super) struct Slices<'a> {
-    program: &'a Program,
-    image: &'a [u8; IMAGE],
-    slices: [u16; 4],
+    codes: [&'a [Code; SLICE]; 4],
+    bytes: [&'a [u8; SLICE]; 4],
     watched: u64,
-}
-
-impl Slices<'_> {
-    #[inline(always)]
-    fn index(&self, address: u16) -> usize {
-        let slice = usize::from(self.slices[usize::from(address >> 10) & 3]);
-        (slice + usize::from(address & 0x3FF)) & (IMAGE - 1)
-    }
 }
 
 impl<'a> Layout<'a> for Slices<'a> {
     fn new(rom: &'a Rom, cartridge: &Cartridge) -> Self {
+        let slices = cartridge
+            .slices()
+            .map(|start| usize::from(start) / SLICE % (IMAGE / SLICE));
         Self {
-            program: rom.program(),
-            image: rom.image(),
-            slices: cartridge.slices(),
+            codes: slices.map(|slice| &rom.program().as_chunks().0[slice]),
+            bytes: slices.map(|slice| &rom.image().as_chunks().0[slice]),
             watched: cartridge.watched(),
         }
     }
 
     #[inline(always)]
     fn code(&self, address: u16) -> Code {
-        self.program[self.index(address)]
+        let slice = self.codes[usize::from(address >> 10) & 3];
+        slice[usize::from(address) & (SLICE - 1)]
     }
 
     #[inline(always)]
@@ -113,7 +108,8 @@ impl<'a> Layout<'a> for Slices<'a> {
         if self.watched >> ((address >> 6) & 63) & 1 != 0 {
             return None;
         }
-        Some(self.image[self.index(address)])
+        let slice = self.bytes[usize::from(address >> 10) & 3];
+        Some(slice[usize::from(address) & (SLICE - 1)])
     }
 }
 
@@ -160,7 +156,8 @@ pub(super) fn run<'a, L: Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>, pins: &
         shifted = Pins::new(machine, origin);
         &shifted
     };
-    let (log, used) = bus.log.room();
+    let collided = machine.tia.settled_collisions(machine.frames.log());
+    let (log, used) = machine.frames.log_mut().room();
     let before = *used;
     let mut fast = Fast {
         a: core.a,
@@ -184,6 +181,8 @@ pub(super) fn run<'a, L: Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>, pins: &
         log,
         used: *used,
         shadow: &mut machine.tia.shadow,
+        collided,
+        settled_at: before,
         pins,
         layout: L::new(bus.rom, &machine.cartridge),
     };
@@ -210,6 +209,7 @@ pub(super) fn run<'a, L: Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>, pins: &
 }
 
 const BANK: usize = 4096;
+const SLICE: usize = 1024;
 
 /// How many instructions may follow each other without a jump: a bank full of them.
 const LAST: u32 = 4096;
@@ -261,6 +261,10 @@ struct Fast<'a, L> {
     log: &'a mut [Write],
     used: usize,
     shadow: &'a mut Shadow,
+    /// All collisions, where the beam has seen the log up to `settled_at` and no new ones come
+    /// without a write.
+    collided: Option<u32>,
+    settled_at: usize,
     pins: &'a Pins,
     layout: L,
 }
@@ -288,6 +292,12 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
                     let Some(value) = self.zero_page(at).or_else(|| self.pin(u16::from(at), code.low(), 4)) else { break };
                     self.spend(4, 2);
                     value
+                }};
+                (collision) => {{
+                    let Some(collided) = self.collided.filter(|_| self.used == self.settled_at) else { break };
+                    self.spend(3, 2);
+                    self.touched = self.cycle;
+                    collision_bits(collided, usize::from(code.low())) | code.low() & 0x3F
                 }};
                 (pin) => {{ let Some(value) = self.pin(code.operand, code.low(), 3) else { break }; self.spend(3, 2); value }};
                 (zpy) => {{ let Some(value) = self.zero_page(code.low().wrapping_add(self.y)) else { break }; self.spend(4, 2); value }};
@@ -478,6 +488,8 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
                 Op::CpyImm => { let v = value!(imm); self.compare(self.y, v); }
                 Op::CpyRam => { let v = value!(ram); self.compare(self.y, v); }
                 Op::CpyAbs => { let v = value!(abs); self.compare(self.y, v); }
+                Op::LdaCx => { let v = value!(collision); self.load_a(v); }
+                Op::BitCx => { let v = value!(collision); self.bit(v); }
                 Op::LdaPin => { let v = value!(pin); self.load_a(v); }
                 Op::BitPin => { let v = value!(pin); self.bit(v); }
                 Op::BitRam => { let v = value!(ram); self.bit(v); }

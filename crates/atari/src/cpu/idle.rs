@@ -1,4 +1,5 @@
-//! Loops that only wait for the timer: their turns are counted instead of run.
+//! What only passes the time is counted instead of run: loops that wait for the timer, and a
+//! processor that has stopped.
 
 use super::core::Core;
 use crate::bus::Bus;
@@ -45,4 +46,18 @@ pub(super) fn skip(core: &mut Core, bus: &Bus<'_>) {
         .max(0);
     core.cycle += turns * turn;
     core.left -= 2 * turns as u32;
+}
+
+/// When the processor has stopped for good: counts its turns, which do nothing but fetch one
+/// opcode again and again.
+pub(super) fn rest(core: &mut Core, bus: &Bus<'_>) {
+    let only_reads = if core.pc & 0x1000 != 0 {
+        bus.machine.cartridge.plain_index(core.pc).is_some()
+    } else {
+        core.pc & 0x280 == 0x80
+    };
+    if core.jammed && only_reads {
+        core.cycle += 2 * i64::from(core.left);
+        core.left = 0;
+    }
 }

@@ -74,6 +74,7 @@ fn run_with<'a, L: fast::Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>) {
     let mut charge = bus.machine.tia.charge();
     loop {
         fast::run::<L>(core, bus, &pins);
+        idle::rest(core, bus);
         if core.left == 0 {
             return;
         }

@@ -30,7 +30,7 @@ pub(crate) trait Screen {
 pub(crate) struct Look<'a> {
     /// The pixels of the six objects, valid where `live` has their bit.
     pub(crate) objects: &'a [Line; 6],
-    pub(crate) live: u8,
+    pub(crate) live: u32,
     /// The palette indices of player 0, player 1, playfield and background.
     pub(crate) colours: [u8; 4],
     /// The control register: its bits 1 and 2 say how the playfield is coloured and placed.
@@ -100,14 +100,14 @@ pub(crate) struct Beam {
     pub(super) star_shape: StarShape,
 
     /// Two bits per collision register, D7 above D6.
-    collided: u16,
+    collided: u32,
     /// The pixel of the current line from which on collisions count.
     counts_from: u8,
     /// The pixel of the current line up to which it is drawn.
     drawn: u8,
     /// The objects that have changed inside the current line, up to which pixel, and what they
     /// have shown before.
-    cut: u8,
+    cut: u32,
     cut_at: [u8; 6],
     shown: [Line; 6],
 
@@ -175,6 +175,35 @@ impl Beam {
         self.hmove_clock = LONG_AGO;
     }
 
+    /// Makes a state that came from elsewhere one that a beam can be in; `like` is a beam of the
+    /// same console.
+    pub(crate) fn fit(&mut self, like: &Self) {
+        self.window = like.window;
+        self.combs = like.combs;
+        let (top, bottom) = self.window;
+        let rows = self.line_start.saturating_sub(top) / LINE_CLOCKS;
+        if self.line_start != top + rows * LINE_CLOCKS || self.line_start > bottom {
+            self.line_start = top;
+        }
+        self.row = (self.line_start - top) / LINE_CLOCKS;
+        self.playfield &= 0xF_FFFF;
+        for position in &mut self.positions {
+            *position %= WIDTH as u8;
+        }
+        self.hmove_clock = self.hmove_clock.clamp(LONG_AGO, 1 << 20);
+        self.star_phase &= 3;
+        self.cut &= 0x3F;
+        for place in self
+            .cut_at
+            .iter_mut()
+            .chain([&mut self.counts_from, &mut self.drawn])
+        {
+            *place = (*place).min(WIDTH as u8);
+        }
+        self.changed = Changed(true);
+        self.sketch = Sketch::default();
+    }
+
     pub(crate) fn combs(&self) -> bool {
         self.combs
     }
@@ -186,7 +215,12 @@ impl Beam {
 
     /// The two bits of a collision register, at the top of a byte.
     pub(crate) fn collisions(&self, register: usize) -> u8 {
-        ((self.collided >> (2 * register)) as u8) << 6
+        collision_bits(self.collided, register)
+    }
+
+    /// All collisions, if the beam is where there are no new ones until the next write.
+    pub(crate) fn settled_collisions(&self) -> Option<u32> {
+        (self.vblank || self.line_start >= self.window.1).then_some(self.collided)
     }
 
     /// Replays one write: lets the beam run up to the clock at which the write shows, if it
@@ -457,8 +491,8 @@ impl Beam {
         }
         let live = self.live();
         // What has shown only matters for collisions if there is an object that it may have met.
-        let pairs = PAIRS_OF[usize::from((live | self.cut) & 63)] & PAIRS_WITH[object];
-        let matters = S::DRAWS || pairs & !self.collided != 0;
+        let pairs = PAIRS_OF[(live | self.cut) as usize & 63] & PAIRS_WITH[object];
+        let matters = S::DRAWS || u32::from(pairs) & !self.collided != 0;
         if matters && live >> object & 1 != 0 {
             self.refresh(1 << object);
             let span = lines::span(self.cut_at[object], place);
@@ -470,7 +504,7 @@ impl Beam {
     }
 
     /// What the objects show in this line where some were cut.
-    fn patched(&self, live: u8) -> [Line; 6] {
+    fn patched(&self, live: u32) -> [Line; 6] {
         let mut objects = *self.sketch.objects();
         let mut cut = self.cut;
         while cut != 0 {
@@ -529,7 +563,7 @@ impl Beam {
         }
         let live = self.live();
         let met_or_apart = self.collided | self.sketch.apart;
-        let pairs = PAIRS_OF[usize::from((live | self.cut) & 63)] & !met_or_apart;
+        let pairs = u32::from(PAIRS_OF[(live | self.cut) as usize & 63]) & !met_or_apart;
         if pairs == 0 {
             return;
         }
@@ -669,19 +703,22 @@ impl Beam {
     }
 }
 
+/// The two bits of a collision register, at the top of a byte.
+#[inline(always)]
+pub(crate) fn collision_bits(collided: u32, register: usize) -> u8 {
+    ((collided >> (2 * (register & 7))) as u8) << 6
+}
+
 /// Which of some pairs of objects meet within a span.
 #[inline(always)]
-fn met(mut pairs: u16, objects: &[Line; 6], span: &Line) -> u16 {
+fn met(mut pairs: u32, objects: &[Line; 6], span: &Line) -> u32 {
     let mut met = 0;
     while pairs != 0 {
         let bit = pairs.trailing_zeros() as usize;
         pairs &= pairs - 1;
         let (first, second) = PAIRS[bit & 15];
-        let (first, second) = (&objects[first], &objects[second]);
-        let both = (first[0] & second[0] & span[0])
-            | (first[1] & second[1] & span[1])
-            | (first[2] & second[2] & span[2]);
-        met |= u16::from(both != 0) << bit;
+        let meets = lines::meet(&objects[first], &objects[second], span);
+        met |= u32::from(meets) << bit;
     }
     met
 }

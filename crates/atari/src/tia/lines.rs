@@ -1,22 +1,40 @@
 //! A line of the picture as bits: which of its 160 pixels an object covers.
 
-/// One bit per pixel, the leftmost pixel in bit 0 of the first word.
-pub(crate) type Line = [u64; 3];
+use serde::{Deserialize, Serialize};
+
+/// One bit per pixel, the leftmost pixel in bit 0.
+///
+/// In two integers rather than an array of words: those would be stored one by one and then loaded
+/// several at once, for which the host's processor has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// The first 128 pixels.
+    left: u128,
+    /// The last 32 pixels.
+    right: u32,
+}
 
 /// Pixels in a line.
 pub(crate) const WIDTH: u32 = 160;
 
-pub(crate) const EMPTY: Line = [0; 3];
+pub(crate) const EMPTY: Line = Line { left: 0, right: 0 };
+pub(crate) const LEFT_HALF: Line = Line {
+    left: (1 << 80) - 1,
+    right: 0,
+};
+pub(crate) const RIGHT_HALF: Line = Line {
+    left: !((1 << 80) - 1),
+    right: !0,
+};
 
 /// The pixels from `from` up to, not including, `to`.
 #[inline(always)]
 pub(crate) fn span(from: u8, to: u8) -> Line {
     let (below, above) = (&BELOW[usize::from(to)], &BELOW[usize::from(from)]);
-    [
-        below[0] & !above[0],
-        below[1] & !above[1],
-        below[2] & !above[2],
-    ]
+    Line {
+        left: below.left & !above.left,
+        right: below.right & !above.right,
+    }
 }
 
 /// All pixels left of one.
@@ -25,68 +43,78 @@ const BELOW: [Line; 256] = {
     let mut pixel = 0;
     while pixel < 255 {
         table[pixel + 1] = table[pixel];
-        if pixel < WIDTH as usize {
-            table[pixel + 1][pixel / 64] |= 1 << (pixel % 64);
+        if pixel < 128 {
+            table[pixel + 1].left |= 1 << pixel;
+        } else if pixel < WIDTH as usize {
+            table[pixel + 1].right |= 1 << (pixel - 128);
         }
         pixel += 1;
     }
     table
 };
 
-/// Adds a pattern of at most 64 pixels at `position`, around the edge of the line.
+/// A pattern of at most 64 pixels at `position`, around the edge of the line.
 #[inline(always)]
-pub(crate) fn place(line: &mut Line, pattern: u64, position: u32) {
+pub(crate) fn place(pattern: u64, position: u32) -> Line {
     let position = if position >= WIDTH {
         position - WIDTH
     } else {
         position
     };
     let shift = position % 64;
-    let low = pattern << shift;
+    let low = u128::from(pattern << shift);
     let high = (pattern >> 1) >> (63 - shift);
     match position / 64 {
-        0 => {
-            line[0] |= low;
-            line[1] |= high;
-        }
-        1 => {
-            line[1] |= low;
-            line[2] |= high & 0xFFFF_FFFF;
-            line[0] |= high >> 32;
-        }
-        _ => {
-            line[2] |= low & 0xFFFF_FFFF;
-            line[0] |= low >> 32 | high << 32;
-        }
+        0 => Line {
+            left: low | u128::from(high) << 64,
+            right: 0,
+        },
+        1 => Line {
+            left: low << 64 | u128::from(high >> 32),
+            right: high as u32,
+        },
+        _ => Line {
+            left: low >> 32 | u128::from(high) << 32,
+            right: low as u32,
+        },
     }
 }
 
 /// The pixels of either line.
 #[inline(always)]
 pub(crate) fn both(first: &Line, second: &Line) -> Line {
-    [
-        first[0] | second[0],
-        first[1] | second[1],
-        first[2] | second[2],
-    ]
+    Line {
+        left: first.left | second.left,
+        right: first.right | second.right,
+    }
 }
 
 /// The pixels of both lines at once.
 #[inline(always)]
 pub(crate) fn common(first: &Line, second: &Line) -> Line {
-    [
-        first[0] & second[0],
-        first[1] & second[1],
-        first[2] & second[2],
-    ]
+    Line {
+        left: first.left & second.left,
+        right: first.right & second.right,
+    }
+}
+
+/// Whether three lines have a pixel in common.
+#[inline(always)]
+pub(crate) fn meet(first: &Line, second: &Line, third: &Line) -> bool {
+    first.left & second.left & third.left != 0 || first.right & second.right & third.right != 0
 }
 
 /// Gives the pixels of a line inside a span a colour, eight at a time.
 #[inline(always)]
 pub(crate) fn paint(pixels: &mut [u8; WIDTH as usize], line: &Line, span: &Line, colour: u8) {
     let colour = u64::from(colour) * 0x0101_0101_0101_0101;
-    for word in 0..3 {
-        let mut bits = line[word] & span[word];
+    let shown = common(line, span);
+    let words = [
+        shown.left as u64,
+        (shown.left >> 64) as u64,
+        u64::from(shown.right),
+    ];
+    for (word, mut bits) in words.into_iter().enumerate() {
         while bits != 0 {
             let byte = bits.trailing_zeros() / 8;
             let mask = EXPANDED[(bits >> (byte * 8)) as u8 as usize];
@@ -104,8 +132,8 @@ pub(crate) fn paint(pixels: &mut [u8; WIDTH as usize], line: &Line, span: &Line,
 pub(crate) fn fill(pixels: &mut [u8; WIDTH as usize], line: &Line, colours: [u8; 2]) {
     let [front, back] = colours.map(|colour| u64::from(colour) * 0x0101_0101_0101_0101);
     let (eights, _) = pixels.as_chunks_mut::<8>();
-    let bytes = line.iter().flat_map(|word| word.to_le_bytes());
-    for (eight, bits) in eights.iter_mut().zip(bytes) {
+    let (left, right) = (line.left.to_le_bytes(), line.right.to_le_bytes());
+    for (eight, bits) in eights.iter_mut().zip(left.into_iter().chain(right)) {
         let mask = EXPANDED[usize::from(bits)];
         *eight = ((front & mask) | (back & !mask)).to_le_bytes();
     }
@@ -130,25 +158,25 @@ const EXPANDED: [u64; 256] = {
 
 /// The playfield's 20 bits, each four pixels wide, in both halves of the line.
 pub(crate) fn playfield(bits: u32, reflect: bool) -> Line {
-    let [low, high] = quadruple(bits);
-    let [right_low, right_high] = if reflect {
+    let half = quadruple(bits);
+    let other = if reflect {
         quadruple(bits.reverse_bits() >> 12)
     } else {
-        [low, high]
+        half
     };
-    [
-        low,
-        high | right_low << 16,
-        right_low >> 48 | right_high << 16,
-    ]
+    Line {
+        left: half | other << 80,
+        right: (other >> 48) as u32,
+    }
 }
 
-/// Spreads 20 bits to four times their width: 64 pixels and 16 more.
+/// Spreads 20 bits to four times their width.
 #[inline(always)]
-fn quadruple(bits: u32) -> [u64; 2] {
+fn quadruple(bits: u32) -> u128 {
     let [first, second, third, _] = bits.to_le_bytes();
     let wide = |byte: u8| u64::from(WIDE[usize::from(byte)]);
-    [wide(first) | wide(second) << 32, wide(third) & 0xFFFF]
+    let low = wide(first) | wide(second) << 32;
+    u128::from(low) | u128::from(wide(third) & 0xFFFF) << 64
 }
 
 /// Eight bits at four times their width.

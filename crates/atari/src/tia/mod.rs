@@ -19,7 +19,7 @@ use shadow::Shadow;
 
 /// One write to a picture register: the processor cycle, counted from the start of the frame's
 /// first line, the register and the value, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Write(u32);
 
 impl Write {
@@ -45,18 +45,57 @@ impl Write {
 }
 
 /// The writes of a frame, in a buffer that is there before they come.
-#[derive(Clone, Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(from = "Vec<Write>", into = "Vec<Write>")]
 pub(crate) struct Log {
     buffer: Vec<Write>,
     used: usize,
 }
 
+/// A copy has no room for more than it holds: most copies are only kept.
+impl Clone for Log {
+    fn clone(&self) -> Self {
+        Self::from(self.writes().to_vec())
+    }
+
+    fn clone_from(&mut self, other: &Self) {
+        let writes = other.writes();
+        if self.buffer.len() < writes.len() {
+            self.buffer.resize(writes.len(), Write(0));
+        }
+        self.buffer[..writes.len()].copy_from_slice(writes);
+        self.used = writes.len();
+    }
+}
+
+impl PartialEq for Log {
+    fn eq(&self, other: &Self) -> bool {
+        self.writes() == other.writes()
+    }
+}
+
+impl From<Vec<Write>> for Log {
+    fn from(buffer: Vec<Write>) -> Self {
+        let used = buffer.len();
+        Self { buffer, used }
+    }
+}
+
+impl From<Log> for Vec<Write> {
+    fn from(mut log: Log) -> Self {
+        log.buffer.truncate(log.used);
+        log.buffer
+    }
+}
+
+/// By so much a log grows.
+const MORE: usize = 512;
+
 impl Log {
     /// An empty log.
     pub(crate) fn new() -> Self {
-        let empty = Write(0);
         Self {
-            buffer: vec![empty; 2048],
+            buffer: vec![Write(0); MORE],
             used: 0,
         }
     }
@@ -74,7 +113,7 @@ impl Log {
     /// Adds a write.
     pub(crate) fn push(&mut self, write: Write) {
         if self.used >= self.buffer.len() {
-            self.buffer.resize(self.buffer.len() * 2, write);
+            self.buffer.resize(self.used + MORE, write);
         }
         self.buffer[self.used] = write;
         self.used += 1;
@@ -90,6 +129,9 @@ impl Log {
 pub(crate) const LINE_CLOCKS: u32 = 228;
 /// Processor cycles in a line.
 pub(crate) const LINE_CYCLES: i64 = 76;
+
+/// No frame has more cycles: states that say so are not of this console.
+pub(crate) const MOST_CYCLES: i64 = 1 << 40;
 
 /// The part of the TIA that acts at once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -108,7 +150,6 @@ pub(crate) struct Tia {
     charging_since: i64,
     /// The cycle of the last access: how far the beam is drawn.
     pub(crate) touched: i64,
-    #[serde(skip)]
     pub(crate) shadow: Shadow,
 }
 
@@ -129,6 +170,20 @@ impl Tia {
     /// The chip after a reset.
     pub(crate) fn fresh(&self) -> Self {
         Self::new(self.last_line, self.beam.window(), self.beam.combs())
+    }
+
+    /// Makes a state that came from elsewhere one that this chip can be in; `like` is a chip of
+    /// the same console.
+    pub(crate) fn fit(&mut self, like: &Self, log: &Log) {
+        self.beam.fit(&like.beam);
+        self.last_line = like.last_line;
+        self.replayed = self.replayed.min(log.used);
+        for cycle in [&mut self.charging_since, &mut self.touched] {
+            *cycle = (*cycle).clamp(-MOST_CYCLES, MOST_CYCLES);
+        }
+        if self.vsync_ripe != i64::MAX {
+            self.vsync_ripe = self.vsync_ripe.clamp(-MOST_CYCLES, MOST_CYCLES);
+        }
     }
 
     /// The cycle from which on a write ends the frame.
@@ -152,6 +207,14 @@ impl Tia {
         }
         self.replayed = writes.len();
         self.beam.settle(clock_of(self.touched), &mut NoScreen);
+    }
+
+    /// All collisions, if the beam has seen the whole log and there are no new ones until the next
+    /// write.
+    pub(crate) fn settled_collisions(&self, log: &Log) -> Option<u32> {
+        self.beam
+            .settled_collisions()
+            .filter(|_| self.replayed == log.used)
     }
 
     /// After which cycle an input pin (registers 8 to 15) reads as up; never where there is none.

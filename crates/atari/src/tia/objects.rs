@@ -24,12 +24,14 @@ pub(super) enum StarShape {
 pub(super) struct Sketch {
     /// The pixels of the six objects, where `stale` does not name them.
     objects: [Line; 6],
-    stale: u8,
+    // Wide integers, so that none is loaded together with its neighbours right after these were
+    // stored.
+    stale: u32,
     /// Which objects have any pixels, unless `unsure`.
-    live: u8,
+    live: u32,
     unsure: bool,
     /// Pairs of objects that are as they were when they had a whole line to meet in and did not.
-    pub(super) apart: u16,
+    pub(super) apart: u32,
 }
 
 impl Default for Sketch {
@@ -56,7 +58,7 @@ impl Sketch {
     pub(super) fn touch(&mut self, object: usize) {
         self.stale |= 1 << object;
         self.unsure = true;
-        self.apart &= !PAIRS_WITH[object];
+        self.apart &= !u32::from(PAIRS_WITH[object]);
     }
 
     /// The pixels of the six objects; those without any may not be up to date.
@@ -69,23 +71,23 @@ impl Sketch {
 impl Beam {
     /// Which objects have any pixels, or may have.
     #[inline(always)]
-    pub(super) fn live(&mut self) -> u8 {
+    pub(super) fn live(&mut self) -> u32 {
         if self.sketch.unsure {
             self.sketch.unsure = false;
             let missile = |player: usize| self.missiles_on[player] && !self.locked[player];
-            self.sketch.live = u8::from(self.player_bits(P0) != 0)
-                | u8::from(self.player_bits(P1) != 0) << P1
-                | u8::from(missile(0)) << M0
-                | u8::from(missile(1)) << M1
-                | u8::from(self.ball_shows()) << BL
-                | u8::from(self.playfield != 0) << PF;
+            self.sketch.live = u32::from(self.player_bits(P0) != 0)
+                | u32::from(self.player_bits(P1) != 0) << P1
+                | u32::from(missile(0)) << M0
+                | u32::from(missile(1)) << M1
+                | u32::from(self.ball_shows()) << BL
+                | u32::from(self.playfield != 0) << PF;
         }
         self.sketch.live
     }
 
     /// Brings the pixels of the `live` objects up to date.
     #[inline(always)]
-    pub(super) fn refresh(&mut self, live: u8) {
+    pub(super) fn refresh(&mut self, live: u32) {
         let mut stale = self.sketch.stale & live;
         self.sketch.stale &= !live;
         while stale != 0 {
@@ -125,55 +127,49 @@ impl Beam {
         }
         let size = usize::from(self.sizes[player] & 7);
         let position = u32::from(self.positions[player]);
-        let mut line = EMPTY;
         // Wide players start a pixel late, and have no copies.
         match size {
-            5 | 7 if self.skip_first[player] => {}
-            5 => lines::place(
-                &mut line,
-                u64::from(DOUBLE[usize::from(bits)]),
-                position + 1,
-            ),
-            7 => lines::place(&mut line, quadruple(bits), position + 1),
+            5 | 7 if self.skip_first[player] => EMPTY,
+            5 => lines::place(u64::from(DOUBLE[usize::from(bits)]), position + 1),
+            7 => lines::place(quadruple(bits), position + 1),
             _ => {
                 let mut near = COPIES[size].near;
                 if self.skip_first[player] {
                     near &= !1;
                 }
-                lines::place(&mut line, u64::from(bits) * near, position);
+                let line = lines::place(u64::from(bits) * near, position);
                 if COPIES[size].far {
-                    lines::place(&mut line, u64::from(bits), position + FAR);
+                    lines::both(&line, &lines::place(u64::from(bits), position + FAR))
+                } else {
+                    line
                 }
             }
         }
-        line
     }
 
     fn missile_line(&self, player: usize) -> Line {
-        let mut line = EMPTY;
         let mut size = self.sizes[player];
         if player == 0 {
             match self.star_shape {
                 StarShape::Plain => {}
                 StarShape::Wide => size |= 0x10,
-                StarShape::Hidden => return line,
+                StarShape::Hidden => return EMPTY,
             }
         }
         let pattern = (1 << (1 << (size >> 4 & 3))) - 1;
         let copies = &COPIES[usize::from(size & 7)];
         let position = u32::from(self.positions[M0 + player]);
-        lines::place(&mut line, pattern * copies.near, position);
+        let line = lines::place(pattern * copies.near, position);
         if copies.far {
-            lines::place(&mut line, pattern, position + FAR);
+            lines::both(&line, &lines::place(pattern, position + FAR))
+        } else {
+            line
         }
-        line
     }
 
     fn ball_line(&self) -> Line {
-        let mut line = EMPTY;
         let pattern = (1 << (1 << (self.control >> 4 & 3))) - 1;
-        lines::place(&mut line, pattern, u32::from(self.positions[BL]));
-        line
+        lines::place(pattern, u32::from(self.positions[BL]))
     }
 }
 

@@ -59,11 +59,7 @@ pub(crate) fn paint(
     };
     let fixed = lines::both(&object(PF), &object(BL));
     let whole = from == 0 && to == WIDTH;
-    let span = if whole {
-        [!0; 3]
-    } else {
-        lines::span(from as u8, to as u8)
-    };
+    let span = lines::span(from as u8, to as u8);
     let first = || lines::both(&object(0), &object(2));
     let second = || lines::both(&object(1), &object(3));
     let (firsts, seconds) = (live & 0b0101 != 0, live & 0b1010 != 0);
@@ -88,8 +84,8 @@ pub(crate) fn paint(
             lines::paint(pixels, &fixed, &span, field);
         } else {
             // The two halves of the playfield belong to the players, in colour and in priority.
-            let left = lines::common(&object(PF), &LEFT_HALF);
-            let right = lines::common(&object(PF), &RIGHT_HALF);
+            let left = lines::common(&object(PF), &lines::LEFT_HALF);
+            let right = lines::common(&object(PF), &lines::RIGHT_HALF);
             lines::paint(pixels, &object(BL), &span, field);
             lines::paint(pixels, &lines::both(&second(), &right), &span, player1);
             lines::paint(pixels, &lines::both(&first(), &left), &span, player0);
@@ -99,6 +95,3 @@ pub(crate) fn paint(
         pixels[from as usize..(to as usize).min(8)].fill(shade(0));
     }
 }
-
-const LEFT_HALF: Line = [!0, 0xFFFF, 0];
-const RIGHT_HALF: Line = [0, !0xFFFF, !0];

@@ -1,11 +1,14 @@
 //! What the picture registers hold, so that writes that change nothing need not be logged: more
 //! than half of all writes repeat what is there.
 
+use serde::{Deserialize, Serialize};
+
 /// The last value of each register, as far as it is known.
 ///
-/// It only ever saves work, so that it is no part of the state and all are equal.
-#[derive(Clone, Debug)]
+/// It decides which writes are logged, but nothing of what they do, so that all are equal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Shadow {
+    #[serde(with = "crate::wide")]
     values: [u16; 64],
 }
 
