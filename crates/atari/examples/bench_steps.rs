@@ -137,8 +137,8 @@ impl Agent {
             }
             if until >= Until::Drawn {
                 let [last, before] = &mut self.frames;
-                self.ale.console().shaded_screen(false, &self.grays, last);
-                self.ale.console().shaded_screen(true, &self.grays, before);
+                let console = self.ale.console();
+                console.shaded_screens(&self.grays, last, before);
             }
             if until == Until::Shown {
                 self.show();

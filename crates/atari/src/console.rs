@@ -194,6 +194,12 @@ impl Console {
         self.machine.frames.screen(before, shades, pixels);
     }
 
+    /// Draws the picture and the one of the frame before, each palette index as `shades` says: less
+    /// work than one after the other.
+    pub fn shaded_screens(&self, shades: &[u8; 256], last: &mut [u8], before: &mut [u8]) {
+        self.machine.frames.screens(shades, last, before);
+    }
+
     /// The cartridge's own memory; empty where it has none.
     pub fn cartridge_memory(&self) -> &[u8] {
         self.machine.cartridge.memory()

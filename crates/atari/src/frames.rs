@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::tia::beam::{Beam, Look, Screen};
 use crate::tia::lines::WIDTH;
 use crate::tia::paint::{Ground, paint};
-use crate::tia::{LINE_CLOCKS, Log, Tia, clock_of};
+use crate::tia::{LINE_CLOCKS, Log, Tia, Write, clock_of};
 
 /// The running frame and the two before it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -72,6 +72,11 @@ impl Clone for Frame {
 }
 
 impl Frame {
+    /// Whether the beam came by everywhere.
+    fn fills(&self) -> bool {
+        self.end >= self.start.window().1
+    }
+
     fn clear(&mut self) {
         self.log.clear();
         self.beneath = None;
@@ -94,7 +99,7 @@ impl Frame {
                     *pixel = shades[usize::from(*index)];
                 }
             }
-            None if self.end < self.start.window().1 => pixels.fill(shades[0]),
+            None if !self.fills() => pixels.fill(shades[0]),
             None => {}
         }
         let mut screen = Pixels {
@@ -107,6 +112,111 @@ impl Frame {
             beam.write(*write, &mut screen);
         }
         beam.settle(self.end, &mut screen);
+    }
+}
+
+/// Two frames that are drawn side by side.
+struct Pair<'a> {
+    last: Drawing<'a>,
+    before: Drawing<'a>,
+}
+
+/// A frame while it is drawn.
+struct Drawing<'a> {
+    beam: Beam,
+    writes: &'a [Write],
+    end: u32,
+    screen: Pixels<'a>,
+}
+
+impl<'a> Pair<'a> {
+    fn new(
+        frames: [&'a Frame; 2],
+        shades: &'a [u8; 256],
+        last: &'a mut [u8],
+        before: &'a mut [u8],
+    ) -> Self {
+        let drawing = |frame: &'a Frame, pixels: &'a mut [u8]| Drawing {
+            beam: frame.start.without_collisions(),
+            writes: frame.log.writes(),
+            end: frame.end,
+            screen: Pixels {
+                pixels,
+                shades,
+                ground: Ground::new(),
+            },
+        };
+        Self {
+            last: drawing(frames[0], last),
+            before: drawing(frames[1], before),
+        }
+    }
+
+    fn draw(mut self) {
+        let (top, bottom) = self.last.beam.window();
+        let mut line = top;
+        while line < bottom {
+            // What a row shows already is no part of a beam's state.
+            if self.last.beam.at_a_row_start() && self.last.beam == self.before.beam {
+                self.draw_shared();
+                let writes = [self.last.writes, self.before.writes];
+                let Some(parted) = writes.iter().filter_map(|writes| writes.first()).min() else {
+                    break;
+                };
+                let rows = parted.clock().saturating_sub(top) / LINE_CLOCKS;
+                line = line.max(top + rows * LINE_CLOCKS);
+            }
+            line += LINE_CLOCKS;
+            self.last.draw_line(line);
+            self.before.draw_line(line);
+        }
+        for drawing in [&mut self.last, &mut self.before] {
+            for write in drawing.writes {
+                drawing.beam.write(*write, &mut drawing.screen);
+            }
+            drawing.beam.settle(drawing.end, &mut drawing.screen);
+        }
+    }
+
+    /// Draws both frames up to where they part.
+    fn draw_shared(&mut self) {
+        let start = self.last.beam.row() as usize;
+        let (first, second) = (self.last.writes, self.before.writes);
+        let shared = first
+            .iter()
+            .zip(second)
+            .take_while(|(first, second)| first == second)
+            .count();
+        for write in &first[..shared] {
+            self.last.beam.write(*write, &mut self.last.screen);
+        }
+        self.last.writes = &first[shared..];
+        self.before.writes = &second[shared..];
+        self.before.beam = self.last.beam.in_another_picture();
+        let end = (self.last.beam.row() as usize + 1) * WIDTH as usize;
+        let rows = start * WIDTH as usize..end.min(self.last.screen.pixels.len());
+        if let (Some(from), Some(to)) = (
+            self.last.screen.pixels.get(rows.clone()),
+            self.before.screen.pixels.get_mut(rows),
+        ) {
+            to.copy_from_slice(from);
+        }
+    }
+}
+
+impl Drawing<'_> {
+    /// Replays what was written before a clock, and draws all lines up to there.
+    fn draw_line(&mut self, clock: u32) {
+        let count = self
+            .writes
+            .iter()
+            .take_while(|write| write.clock() < clock)
+            .count();
+        let (now, later) = self.writes.split_at(count);
+        for write in now {
+            self.beam.write(*write, &mut self.screen);
+        }
+        self.writes = later;
     }
 }
 
@@ -230,6 +340,18 @@ impl Frames {
             self.frames[before].draw(&PLAIN, &mut pixels);
             self.frames[self.running].beneath = Some(pixels);
         }
+    }
+
+    /// Draws the last frame and the one before it. Most of two frames on end is the same: as long
+    /// as both beams are in the same state and the same is written, only one is drawn.
+    pub(crate) fn screens(&self, shades: &[u8; 256], last: &mut [u8], before: &mut [u8]) {
+        let frames = [self.aged(0), self.aged(2)];
+        if frames.iter().any(|frame| !frame.fills()) {
+            self.screen(false, shades, last);
+            self.screen(true, shades, before);
+            return;
+        }
+        Pair::new(frames, shades, last, before).draw();
     }
 
     /// Draws the last frame, or the one before it.

@@ -141,6 +141,44 @@ fn a_restored_state_goes_on_as_the_first_time() {
     }
 }
 
+/// Two frames drawn together are the same two frames.
+#[test]
+fn frames_are_drawn_together_as_they_are_alone() {
+    let Some(roms) = rom_folder().filter(|folder| folder.is_dir()) else {
+        eprintln!("SKIPPED: no ROMs; set STARLING_ROMS to a folder that has them");
+        return;
+    };
+    let shades = std::array::from_fn(|index| index as u8);
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(roms)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "bin"))
+        .collect();
+    entries.sort();
+    for path in entries {
+        let mut console = Console::new(Arc::new(Rom::new(&std::fs::read(&path).unwrap()).unwrap()));
+        let mut noise = Noise(5);
+        let mut pixels = vec![vec![0; console.height() * 160]; 4];
+        for frame in 0..240 {
+            let action = noise.action();
+            console.inputs().act(action, Action::NOOP);
+            console.inputs().switches((80..84).contains(&frame), false);
+            console.run_frame();
+            if frame % 6 != 5 {
+                continue;
+            }
+            let [last, before, alone, alone_before] = pixels.as_mut_slice() else {
+                panic!("there are four pictures");
+            };
+            console.shaded_screens(&shades, last, before);
+            console.shaded_screen(false, &shades, alone);
+            console.shaded_screen(true, &shades, alone_before);
+            assert!(last == alone, "frame {frame} of {path:?}");
+            assert!(before == alone_before, "frame before {frame} of {path:?}");
+        }
+    }
+}
+
 #[test]
 fn images_of_other_sizes_are_refused() {
     for size in [0, 1, 2047, 2049, 4095, 10239, 10496, 32768] {

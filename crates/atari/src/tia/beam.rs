@@ -204,6 +204,32 @@ impl Beam {
         self.sketch = Sketch::default();
     }
 
+    /// The same beam, with nothing left of what it has met: when drawing only the rest counts.
+    pub(crate) fn without_collisions(&self) -> Self {
+        Self {
+            collided: 0,
+            ..self.clone()
+        }
+    }
+
+    /// The row that is being drawn, counted from the top of the picture.
+    pub(crate) fn row(&self) -> u32 {
+        self.row
+    }
+
+    /// Whether nothing of the current row is drawn yet.
+    pub(crate) fn at_a_row_start(&self) -> bool {
+        self.drawn == 0
+    }
+
+    /// The same beam, where the row above may look different.
+    pub(crate) fn in_another_picture(&self) -> Self {
+        Self {
+            changed: Changed(true),
+            ..self.clone()
+        }
+    }
+
     pub(crate) fn combs(&self) -> bool {
         self.combs
     }
@@ -227,7 +253,7 @@ impl Beam {
     /// changes pixels or collisions at all, then changes the register.
     #[inline(always)]
     pub(crate) fn write<S: Screen>(&mut self, write: Write, screen: &mut S) {
-        let clock = u32::from(write.cycle()) * 3;
+        let clock = write.clock();
         let (register, value) = (write.register(), write.value());
         match register {
             0x01 => {

@@ -19,7 +19,9 @@ use shadow::Shadow;
 
 /// One write to a picture register: the processor cycle, counted from the start of the frame's
 /// first line, the register and the value, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// Ordered by cycle first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Write(u32);
 
 impl Write {
@@ -31,6 +33,12 @@ impl Write {
     #[inline(always)]
     pub(crate) fn cycle(self) -> u16 {
         (self.0 >> 16) as u16
+    }
+
+    /// The beam's clock at that cycle.
+    #[inline(always)]
+    pub(crate) fn clock(self) -> u32 {
+        u32::from(self.cycle()) * 3
     }
 
     #[inline(always)]

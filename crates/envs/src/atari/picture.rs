@@ -146,8 +146,7 @@ impl Picture {
                         pool(&mut self.full, other, None)
                     }
                     Frames::LastTwo => {
-                        console.shaded_screen(false, &self.grays, other);
-                        console.shaded_screen(true, &self.grays, indices);
+                        console.shaded_screens(&self.grays, other, indices);
                         pool(&mut self.full, other, Some(indices))
                     }
                     Frames::ShownAndBefore => {
