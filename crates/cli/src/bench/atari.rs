@@ -158,8 +158,8 @@ fn parts(id: &str) -> Result<[f64; 3], BenchError> {
             ale.act(press);
         }
         let played = Instant::now();
-        ale.console().shaded_screen(false, &grays, &mut last);
-        ale.console().shaded_screen(true, &grays, &mut before);
+        let console = ale.console();
+        console.shaded_screens(&grays, &mut last, &mut before);
         let drawn = Instant::now();
         let changed = pool(&mut pooled, &last, Some(&before));
         resizer.resize_rows(&pooled, &changed, &mut square);
