@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use starling_tree::{Array, DType, Spec, Tree};
 
+use crate::column::KeyCache;
 use crate::ring::{Plan, Ring};
 use crate::{Layout, ReplayError};
 
@@ -163,8 +164,10 @@ impl TransitionBatch {
 
     /// The columns to be written, and beside them the weights and what they are worked out with.
     pub(crate) fn parts(&mut self) -> (TransitionParts<'_>, &mut Array, &mut Scratch) {
+        let obs = bytes_of(&mut self.obs);
         let parts = TransitionParts {
-            obs: bytes_of(&mut self.obs),
+            keys: obs.iter().map(|_| KeyCache::default()).collect(),
+            obs,
             next_obs: bytes_of(&mut self.next_obs),
             records: bytes_of(&mut self.records),
             legal: self.legal.as_mut().map(Array::bytes_mut),
@@ -181,6 +184,7 @@ impl TransitionBatch {
 
 /// The columns of a batch of transitions, to be written.
 pub(crate) struct TransitionParts<'a> {
+    keys: Vec<KeyCache>,
     obs: Vec<&'a mut [u8]>,
     next_obs: Vec<&'a mut [u8]>,
     records: Vec<&'a mut [u8]>,
@@ -242,13 +246,14 @@ impl TransitionParts<'_> {
         let next = plan.after(place, steps);
         for (leaf, frames) in plan.frames.iter().enumerate() {
             let obs = item(self.obs[leaf], i, frames.bytes * frames.stack);
-            ring.obs[leaf].read_back(place, obs);
+            let keys = &mut self.keys[leaf];
+            ring.obs[leaf].read_back_with(place, obs, keys);
             let next_obs = item(self.next_obs[leaf], i, frames.bytes * frames.stack);
             // Frames that both show are near already.
             let shared = frames.stack.saturating_sub(steps) * frames.bytes;
             let (old, new) = next_obs.split_at_mut(shared);
             old.copy_from_slice(&obs[obs.len() - shared..]);
-            ring.obs[leaf].read_back(next, new);
+            ring.obs[leaf].read_back_with(next, new, keys);
         }
     }
 }

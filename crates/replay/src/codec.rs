@@ -63,16 +63,30 @@ pub(crate) fn unpack(packed: &[u8], line: usize, earlier: &[u8], to: &mut [u8]) 
         match head & !LENGTH {
             RUN if at > 0 => {
                 let byte = to[at - 1];
-                to[at..at + length].fill(byte);
+                if !put_short(to, at, length, &[byte; SHORT]) {
+                    to[at..at + length].fill(byte);
+                }
             }
-            ABOVE if at >= line => copy_above(to, at, length, line),
+            ABOVE if at >= line => {
+                let mut above = [0; SHORT];
+                if line >= SHORT && length <= SHORT {
+                    above.copy_from_slice(&to[at - line..at - line + SHORT]);
+                }
+                if line < SHORT || !put_short(to, at, length, &above) {
+                    copy_above(to, at, length, line);
+                }
+            }
             SAME if at + length <= earlier.len() => {
-                to[at..at + length].copy_from_slice(&earlier[at..at + length]);
+                if !put_short(to, at, length, &earlier[at..]) {
+                    to[at..at + length].copy_from_slice(&earlier[at..at + length]);
+                }
             }
             _ => {
-                let (bytes, tail) = rest.split_at(length.min(rest.len()));
-                to[at..at + bytes.len()].copy_from_slice(bytes);
-                rest = tail;
+                let bytes = length.min(rest.len());
+                if !put_short(to, at, bytes, rest) {
+                    to[at..at + bytes].copy_from_slice(&rest[..bytes]);
+                }
+                rest = &rest[bytes..];
             }
         }
         at += length;
@@ -86,10 +100,25 @@ const ABOVE: u8 = 2 << 6;
 const SAME: u8 = 3 << 6;
 /// The bits of the head that hold the length.
 const LENGTH: u8 = 63;
-/// Shorter parts would take more room, and more time, than the bytes as they are.
-const SHORTEST: usize = 4;
+/// Shorter parts would save little room, and reading them would take longer than copying.
+const SHORTEST: usize = 8;
 /// The longest part.
 const LONGEST: usize = LENGTH as usize + 1 + u16::MAX as usize;
+
+/// Most parts are no longer than this.
+const SHORT: usize = 32;
+
+/// Writes a short part together with some bytes behind it, which later parts overwrite: so many
+/// bytes at once take less time than the exact number. Says whether there was room for that.
+fn put_short(to: &mut [u8], at: usize, length: usize, from: &[u8]) -> bool {
+    if length <= SHORT
+        && let (Some(to), Some(from)) = (to.get_mut(at..at + SHORT), from.get(..SHORT))
+    {
+        to.copy_from_slice(from);
+        return true;
+    }
+    false
+}
 
 /// How many bytes at the beginning of both are equal.
 fn equal_bytes(a: &[u8], b: &[u8]) -> usize {

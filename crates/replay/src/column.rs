@@ -52,6 +52,13 @@ struct Key {
     left: usize,
 }
 
+/// The key that was read last: neighbours have it in common.
+#[derive(Debug, Default)]
+pub(crate) struct KeyCache {
+    packed: Option<Arc<[u8]>>,
+    plain: Vec<u8>,
+}
+
 /// Items that share one key at most. More would take a little less memory in games whose
 /// background rests, and more in those whose picture moves.
 const SHARE_KEY: usize = 8;
@@ -139,6 +146,11 @@ impl Column {
     /// Reads the items that end with the one at `place`, in their order in the ring, as many as
     /// `to` has room for.
     pub(crate) fn read_back(&self, place: usize, to: &mut [u8]) {
+        self.read_back_with(place, to, &mut KeyCache::default());
+    }
+
+    /// [`read_back`](Self::read_back) for many places of one column, near each other.
+    pub(crate) fn read_back_with(&self, place: usize, to: &mut [u8], keys: &mut KeyCache) {
         match &self.cells {
             Cells::Plain(cells) => {
                 let cells = cells.bytes();
@@ -152,7 +164,7 @@ impl Column {
                     }
                 }
             }
-            Cells::Packed(packed) => packed.read_back(place, self.item, to),
+            Cells::Packed(packed) => packed.read_back(place, self.item, to, keys),
         }
     }
 
@@ -251,20 +263,21 @@ impl Packed {
         *item = Item { key, rest, bytes };
     }
 
-    fn read_back(&self, place: usize, item: usize, to: &mut [u8]) {
+    fn read_back(&self, place: usize, item: usize, to: &mut [u8], keys: &mut KeyCache) {
         let (rows, item) = (self.items.len(), item.max(1));
         let count = to.len() / item;
-        let mut key = vec![0; item];
-        let mut known: Option<&Arc<[u8]>> = None;
+        let KeyCache { packed, plain } = keys;
         for (i, to) in to.chunks_exact_mut(item).enumerate() {
             let item = &self.items[(place + rows + 1 + i - count) % rows];
-            if known.is_none_or(|known| !Arc::ptr_eq(known, &item.key)) {
-                codec::unpack(&item.key, self.line, &[], &mut key);
-                known = Some(&item.key);
+            let known = packed.as_ref();
+            if !known.is_some_and(|known| Arc::ptr_eq(known, &item.key)) {
+                plain.resize(to.len(), 0);
+                codec::unpack(&item.key, self.line, &[], plain);
+                *packed = Some(Arc::clone(&item.key));
             }
             match item.rest.is_empty() {
-                true => to.copy_from_slice(&key),
-                false => codec::unpack(&item.rest, self.line, &key, to),
+                true => to.copy_from_slice(plain),
+                false => codec::unpack(&item.rest, self.line, plain, to),
             }
         }
     }

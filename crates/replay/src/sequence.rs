@@ -5,6 +5,7 @@ use starling_tree::{Array, DType, Spec, Tree};
 use crate::batch::{
     Entries, Scratch, bytes_of, check_array, check_column, check_legal, item, zeros,
 };
+use crate::column::KeyCache;
 use crate::ring::{BOUNDARY, Plan, Ring, TERMINATED};
 use crate::{Layout, ReplayConfig, ReplayError, SampleId};
 
@@ -144,9 +145,11 @@ impl SequenceBatch {
 
     /// The columns to be written, and beside them the weights and what they are worked out with.
     pub(crate) fn parts(&mut self) -> (SequenceParts<'_>, &mut Array, &mut Scratch) {
+        let obs = bytes_of(&mut self.obs);
         let parts = SequenceParts {
             size: self.ids.len(),
-            obs: bytes_of(&mut self.obs),
+            keys: obs.iter().map(|_| KeyCache::default()).collect(),
+            obs,
             records: bytes_of(&mut self.records),
             state: bytes_of(&mut self.state),
             legal: self.legal.as_mut().map(Array::bytes_mut),
@@ -176,6 +179,7 @@ fn shape(config: &ReplayConfig) -> Option<(usize, usize)> {
 /// The columns of a batch of sequences, to be written.
 pub(crate) struct SequenceParts<'a> {
     size: usize,
+    keys: Vec<KeyCache>,
     obs: Vec<&'a mut [u8]>,
     records: Vec<&'a mut [u8]>,
     state: Vec<&'a mut [u8]>,
@@ -305,7 +309,7 @@ impl SequenceParts<'_> {
     fn read_observation(&mut self, plan: &Plan, ring: &Ring, place: usize, at: usize) {
         for (leaf, frames) in plan.frames.iter().enumerate() {
             let to = item(self.obs[leaf], at, frames.bytes * frames.stack);
-            ring.obs[leaf].read_back(place, to);
+            ring.obs[leaf].read_back_with(place, to, &mut self.keys[leaf]);
         }
         if let (Some(to), Some(column)) = (&mut self.legal, &ring.legal) {
             column.read_back(place, item(to, at, column.item()));

@@ -131,9 +131,13 @@ fn draws_follow_the_priorities_over_all_streams() {
                 .collect();
             next += given.len();
             // Every other one is wrong at first.
-            let wrong = given
-                .iter()
-                .map(|&p| if p as usize % 2 == 0 { 9.0 } else { p });
+            let wrong = given.iter().map(|&p| {
+                if (p as usize).is_multiple_of(2) {
+                    9.0
+                } else {
+                    p
+                }
+            });
             let wrong: Vec<f32> = wrong.collect();
             replay.insert(rollout, stream, Some(&wrong)).unwrap();
         }

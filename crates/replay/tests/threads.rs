@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rand::RngExt;
@@ -137,6 +137,15 @@ fn check(batch: &TransitionBatch) {
     }
 }
 
+/// Counts down when its thread ends, also by a panic: others would wait for ever.
+struct Working<'a>(&'a AtomicUsize);
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// Writers, samplers, priorities and snapshots at once; the rings go round many times.
 #[test]
 fn what_is_drawn_is_whole_whatever_others_do() {
@@ -148,12 +157,12 @@ fn what_is_drawn_is_whole_whatever_others_do() {
             for stream in 0..STREAMS {
                 let (replay, writing) = (&replay, &writing);
                 scope.spawn(move || {
+                    let _working = Working(writing);
                     let mut env = Counting::new(stream, 7);
                     for _ in 0..600 {
                         replay.insert(&env.next(), stream, None).unwrap();
                         std::thread::yield_now();
                     }
-                    writing.fetch_sub(1, Ordering::SeqCst);
                 });
             }
             for sampler in 0..2 {
@@ -278,15 +287,16 @@ fn batches_come_back_in_the_order_in_which_buffers_were_given() {
         prefetcher.give(TransitionBatch::new(replay.layout(), size), 0.4);
     }
     assert_eq!(prefetcher.ahead(), 6);
-    let stop = AtomicBool::new(false);
+    let taking = AtomicUsize::new(1);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut env = Counting::new(1, 50);
             env.frame = 50;
-            while !stop.load(Ordering::SeqCst) {
+            while taking.load(Ordering::SeqCst) > 0 {
                 replay.insert(&env.next(), 1, None).unwrap();
             }
         });
+        let _working = Working(&taking);
         for round in 0..300 {
             let Some(filled) = prefetcher.take(patience) else {
                 panic!("round {round}: nothing came");
@@ -296,7 +306,6 @@ fn batches_come_back_in_the_order_in_which_buffers_were_given() {
             check(&filled.batch);
             prefetcher.give(filled.batch, 0.4);
         }
-        stop.store(true, Ordering::SeqCst);
     });
     // Ends though buffers are still out.
     drop(prefetcher);

@@ -120,8 +120,8 @@ fn sum_tree(peers: &[Option<&Peer>], out: &mut dyn Write) -> Result<(), BenchErr
     Ok(())
 }
 
-/// Replays of `capacity` frames: plain, then compressed. Returns cycles per second of the plain
-/// one.
+/// Replays of `capacity` frames: plain, and beside it compressed ones of several games. Returns
+/// cycles per second of the plain one.
 fn transitions(capacity: usize, out: &mut dyn Write) -> Result<f64, BenchError> {
     let config = ReplayConfig {
         capacity_steps: capacity,
@@ -131,229 +131,273 @@ fn transitions(capacity: usize, out: &mut dyn Write) -> Result<f64, BenchError> 
         frame_stack: Some(SHAPE[0]),
         ..ReplayConfig::default()
     };
-    let games = ["Pong", "Breakout", "Seaquest", "SpaceInvaders"];
-    let mut plain = (0.0, 0.0);
-    for game in games {
-        let Some(rollouts) = record(game)? else {
-            writeln!(out, "{game}: no cartridge (`starling roms`)")?;
-            continue;
-        };
-        if plain.0 == 0.0 {
-            plain = measure(config.clone(), &rollouts, &format!("plain, {game}"), out)?;
+    let mut games = Vec::new();
+    for game in ["Pong", "Breakout", "Seaquest", "SpaceInvaders"] {
+        match record(game)? {
+            Some(rollouts) => games.push((game, rollouts)),
+            None => writeln!(out, "{game}: no cartridge (`starling roms`)")?,
         }
+    }
+    let noise = noise();
+    let shown = games.first().map_or(&noise, |(_, rollouts)| rollouts);
+    let mut plain = Filled::new(config.clone(), shown, "plain", out)?;
+    let copies = plain.beside_copies(out)?;
+    plain.beside_writers(out)?;
+    plain.snapshots(out)?;
+    for (game, rollouts) in &games {
         let config = ReplayConfig {
             compress: true,
             ..config.clone()
         };
-        let (_, ahead) = measure(config, &rollouts, &format!("compressed, {game}"), out)?;
-        writeln!(out, "  {:.2} of the plain speed", ahead / plain.1)?;
-    }
-    if plain.0 == 0.0 {
-        plain = measure(config, &noise(), "plain, noise", out)?;
-    }
-    Ok(plain.0)
-}
-
-/// Fills a replay and measures it. Returns cycles per second of one thread that inserts, draws and
-/// gives priorities back, and batches per second of one that finds them assembled by two threads.
-fn measure(
-    config: ReplayConfig,
-    rollouts: &[Rollout],
-    name: &str,
-    out: &mut dyn Write,
-) -> Result<(f64, f64), BenchError> {
-    let capacity = config.capacity_steps;
-    let compressed = config.compress;
-    let layout = Layout::of_rollout(&rollouts[0], ENVS);
-    let replay = Arc::new(Replay::new(config, layout)?);
-    let mut next = 0;
-    let mut insert = || {
-        next += 1;
-        replay.insert(&rollouts[next % rollouts.len()], 0, None)
-    };
-    let start = Instant::now();
-    while replay.inserted_steps() < capacity as u64 + 1000 {
-        insert()?;
-    }
-    let filled = replay.inserted_steps() as f64 / start.elapsed().as_secs_f64();
-    writeln!(
-        out,
-        "{name}: {SHAPE:?}, n = 3, batch {BATCH}, {capacity} frames, {:.2} GB; filled with {:.0} k steps/s",
-        replay.bytes() as f64 / 1e9,
-        filled / 1e3
-    )?;
-
-    let mut rng = stream(2, "bench", 0);
-    let mut batch = replay.sample(BATCH, 0.4, &mut rng)?;
-    let priorities: Vec<f32> = (0..BATCH).map(|_| rng.random()).collect();
-    let cycles = rate(|| {
-        insert()?;
-        replay.sample_into(&mut batch, 0.4, &mut rng)?;
-        replay.update_priorities(&batch.ids, &priorities)?;
-        black_box(&batch);
-        Ok::<_, BenchError>(())
-    })?;
-    writeln!(
-        out,
-        "  insert 64 + sample + update, one thread: {cycles:.0} cycles/s"
-    )?;
-    let ahead = prefetched(&replay, &priorities, 2)?;
-    writeln!(
-        out,
-        "  sample + update, prefetched by two threads: {ahead:.0} batches/s"
-    )?;
-    if !compressed {
-        let copies = plain_copies(capacity, &mut batch)?;
+        let name = format!("compressed, {game}");
+        let mut compressed = Filled::new(config, rollouts, &name, out)?;
+        let mut ours = compressed.prefetcher()?;
+        let mut theirs = plain.prefetcher()?;
+        let [fast, slow] = alternate([&mut || theirs.next(), &mut || ours.next()])?;
+        drop((ours, theirs));
         writeln!(
             out,
-            "  plain copy of the same bytes: {copies:.0} /s; one thread of ours is {:.2} of it",
-            cycles / copies
+            "  sample + update, prefetched by two threads: {slow:.0} batches/s, {:.2} of the plain {fast:.0}",
+            slow / fast
         )?;
+        compressed.beside_writers(out)?;
+        compressed.snapshots(out)?;
     }
-    beside_writers(&replay, rollouts, &priorities, out)?;
-    snapshots(&replay, rollouts, out)?;
-    Ok((cycles, ahead))
+    Ok(copies)
 }
 
-/// Batches per second of a learner that only takes what others assemble.
-fn prefetched(replay: &Arc<Replay>, priorities: &[f32], threads: usize) -> Result<f64, BenchError> {
-    let rng = stream(3, "bench", 0);
-    let mut prefetcher = Prefetcher::new(Arc::clone(replay), threads, rng)?;
-    for _ in 0..threads + 1 {
-        prefetcher.give(TransitionBatch::new(replay.layout(), BATCH), 0.4);
+/// A full replay and what it is fed with.
+struct Filled<'a> {
+    replay: Arc<Replay>,
+    rollouts: &'a [Rollout],
+    next: usize,
+    batch: TransitionBatch,
+    priorities: Vec<f32>,
+    rng: starling_envs::Rng,
+}
+
+impl<'a> Filled<'a> {
+    fn new(
+        config: ReplayConfig,
+        rollouts: &'a [Rollout],
+        name: &str,
+        out: &mut dyn Write,
+    ) -> Result<Self, BenchError> {
+        let capacity = config.capacity_steps;
+        let layout = Layout::of_rollout(&rollouts[0], ENVS);
+        let replay = Arc::new(Replay::new(config, layout)?);
+        let mut rng = stream(2, "bench", 0);
+        let mut filled = Self {
+            batch: TransitionBatch::new(replay.layout(), BATCH),
+            replay,
+            rollouts,
+            next: 0,
+            priorities: (0..BATCH).map(|_| rng.random()).collect(),
+            rng,
+        };
+        let start = Instant::now();
+        while filled.replay.inserted_steps() < capacity as u64 + 1000 {
+            filled.insert()?;
+        }
+        let speed = filled.replay.inserted_steps() as f64 / start.elapsed().as_secs_f64();
+        writeln!(
+            out,
+            "{name}: {SHAPE:?}, n = 3, batch {BATCH}, {capacity} frames, {:.2} GB; filled with {:.0} k steps/s",
+            filled.replay.bytes() as f64 / 1e9,
+            speed / 1e3
+        )?;
+        Ok(filled)
     }
-    rate(|| {
-        let Some(filled) = prefetcher.take(Duration::from_secs(60)) else {
+
+    fn insert(&mut self) -> Result<(), BenchError> {
+        self.next += 1;
+        let rollout = &self.rollouts[self.next % self.rollouts.len()];
+        self.replay.insert(rollout, 0, None)?;
+        Ok(())
+    }
+
+    /// Draws a batch and gives priorities back.
+    fn learn(&mut self) -> Result<(), BenchError> {
+        let (replay, batch) = (&self.replay, &mut self.batch);
+        replay.sample_into(batch, 0.4, &mut self.rng)?;
+        replay.update_priorities(&batch.ids, &self.priorities)?;
+        black_box(batch);
+        Ok(())
+    }
+
+    /// Cycles of one thread, in turns with a plain copy of the same bytes from a source of as many
+    /// bytes as there are frames (1 GB at most), one part after the other.
+    fn beside_copies(&mut self, out: &mut dyn Write) -> Result<f64, BenchError> {
+        let bytes = BATCH * SHAPE.iter().product::<usize>();
+        let frames = self.replay.config().capacity_steps * SHAPE[1] * SHAPE[2];
+        let source = vec![1u8; frames.clamp(2 * bytes, 1_000_000_000)];
+        let mut parts = source.chunks_exact(bytes).cycle();
+        let mut targets = [vec![0u8; bytes], vec![0u8; bytes]];
+        let copy = &mut || {
+            for (target, part) in targets.iter_mut().zip(&mut parts) {
+                target.copy_from_slice(part);
+                black_box(&target);
+            }
+            Ok(())
+        };
+        let cycle = &mut || {
+            self.insert()?;
+            self.learn()
+        };
+        let [copies, cycles] = alternate([copy, cycle])?;
+        writeln!(
+            out,
+            "  insert 64 + sample + update, one thread: {cycles:.0} cycles/s, {:.2} of a plain copy of the same bytes ({copies:.0} /s)",
+            cycles / copies
+        )?;
+        Ok(cycles)
+    }
+
+    fn prefetcher(&self) -> Result<Learner, BenchError> {
+        Learner::new(Arc::clone(&self.replay), &self.priorities)
+    }
+
+    /// One thread writes 100 k steps/s, or what it can, while another one draws.
+    fn beside_writers(&mut self, out: &mut dyn Write) -> Result<(), BenchError> {
+        const WANTED: f64 = 100_000.0;
+        let stop = AtomicBool::new(false);
+        let (replay, rollouts) = (Arc::clone(&self.replay), self.rollouts);
+        let (written, drawn) = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let (start, mut steps) = (Instant::now(), 0);
+                for rollout in rollouts.iter().cycle() {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    steps += replay.insert(rollout, 0, None)?;
+                    let due = Duration::from_secs_f64(steps as f64 / WANTED);
+                    if let Some(early) = due.checked_sub(start.elapsed()) {
+                        std::thread::sleep(early);
+                    }
+                }
+                Ok::<_, BenchError>(steps as f64 / start.elapsed().as_secs_f64())
+            });
+            let drawn = rate(|| self.learn());
+            stop.store(true, Ordering::Relaxed);
+            let written = writer.join();
+            (written.unwrap_or(Ok(f64::NAN)), drawn)
+        });
+        writeln!(
+            out,
+            "  a writer that wants 100 k steps/s, beside one that draws: {:.0} k steps/s, {:.0} batches/s",
+            written? / 1e3,
+            drawn?
+        )?;
+        Ok(())
+    }
+
+    /// The longest that an insert, a draw and a change of priorities take while the whole replay
+    /// is written, and a second part after 10000 more steps.
+    fn snapshots(&mut self, out: &mut dyn Write) -> Result<(), BenchError> {
+        let (replay, rollouts) = (&self.replay, self.rollouts);
+        let mut saved = None;
+        let mut next = rollouts.iter().cycle();
+        for part in ["whole", "10 k steps later"] {
+            let mut rng = stream(5, "bench", 0);
+            let mut batch = TransitionBatch::new(replay.layout(), 64);
+            let begin = Instant::now();
+            let snapshot = Snapshot::begin(Arc::clone(replay), saved.as_ref())?;
+            let begin = begin.elapsed();
+            let start = Instant::now();
+            let done = AtomicBool::new(false);
+            let mut longest = Duration::ZERO;
+            let file = tempfile::tempfile()?;
+            let result = std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    let saved = snapshot.write(std::io::BufWriter::new(&file));
+                    done.store(true, Ordering::Relaxed);
+                    saved
+                });
+                while !done.load(Ordering::Relaxed) {
+                    let before = Instant::now();
+                    if let Some(rollout) = next.next() {
+                        replay.insert(rollout, 0, None)?;
+                    }
+                    replay.sample_into(&mut batch, 0.4, &mut rng)?;
+                    replay.update_priorities(&batch.ids, &[1.0; 64])?;
+                    longest = longest.max(before.elapsed());
+                    // As a learner would: not all the time.
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                writer.join().map_err(|_| {
+                    BenchError::Write(std::io::Error::other("the writer of the snapshot panicked"))
+                })
+            })?;
+            saved = Some(result?);
+            let bytes = file.metadata()?.len();
+            writeln!(
+                out,
+                "  snapshot, {part}: begun in {:.1} ms, written in {:.1} s, {:.1} MB; the longest insert 64 + sample 64 + update meanwhile: {:.1} ms",
+                begin.as_secs_f64() * 1e3,
+                start.elapsed().as_secs_f64(),
+                bytes as f64 / 1e6,
+                longest.as_secs_f64() * 1e3
+            )?;
+            for rollout in next.by_ref().take(10_000 / (ENVS * STEPS)) {
+                replay.insert(rollout, 0, None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One that only takes what two threads assemble, and gives priorities back.
+struct Learner {
+    replay: Arc<Replay>,
+    prefetcher: Prefetcher<TransitionBatch>,
+    priorities: Vec<f32>,
+}
+
+impl Learner {
+    fn new(replay: Arc<Replay>, priorities: &[f32]) -> Result<Self, BenchError> {
+        const THREADS: usize = 2;
+        let rng = stream(3, "bench", 0);
+        let mut prefetcher = Prefetcher::new(Arc::clone(&replay), THREADS, rng)?;
+        for _ in 0..THREADS + 1 {
+            prefetcher.give(TransitionBatch::new(replay.layout(), BATCH), 0.4);
+        }
+        Ok(Self {
+            replay,
+            prefetcher,
+            priorities: priorities.to_vec(),
+        })
+    }
+
+    fn next(&mut self) -> Result<(), BenchError> {
+        let Some(filled) = self.prefetcher.take(Duration::from_secs(60)) else {
             return Ok(());
         };
         filled.drawn?;
-        replay.update_priorities(&filled.batch.ids, priorities)?;
-        prefetcher.give(filled.batch, 0.4);
-        Ok::<_, BenchError>(())
-    })
-}
-
-/// Copies per second of as many bytes as a batch has, from a source of as many bytes as there
-/// are frames (1 GB at most), one part after the other.
-fn plain_copies(capacity: usize, batch: &mut TransitionBatch) -> Result<f64, BenchError> {
-    let mut targets: Vec<&mut [u8]> = Vec::new();
-    for tree in [&mut batch.obs, &mut batch.next_obs] {
-        let leaves = tree.leaves_mut().into_iter();
-        targets.extend(leaves.map(|(_, array)| array.bytes_mut()));
-    }
-    let bytes = targets.first().map_or(1, |target| target.len());
-    let frames = capacity * SHAPE[1] * SHAPE[2];
-    let source = vec![1u8; frames.clamp(2 * bytes, 1_000_000_000)];
-    let mut parts = source.chunks_exact(bytes).cycle();
-    rate(|| {
-        for (target, part) in targets.iter_mut().zip(&mut parts) {
-            target.copy_from_slice(part);
-            black_box(&target);
-        }
+        let ids = &filled.batch.ids;
+        self.replay.update_priorities(ids, &self.priorities)?;
+        self.prefetcher.give(filled.batch, 0.4);
         Ok(())
-    })
+    }
 }
 
-/// One thread writes 100 k steps/s, or what it can, while another one draws.
-fn beside_writers(
-    replay: &Replay,
-    rollouts: &[Rollout],
-    priorities: &[f32],
-    out: &mut dyn Write,
-) -> Result<(), BenchError> {
-    const WANTED: f64 = 100_000.0;
-    let stop = AtomicBool::new(false);
-    let mut rng = stream(4, "bench", 0);
-    let mut batch = TransitionBatch::new(replay.layout(), BATCH);
-    let (written, drawn) = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let (start, mut steps) = (Instant::now(), 0);
-            for rollout in rollouts.iter().cycle() {
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-                steps += replay.insert(rollout, 0, None)?;
-                let due = Duration::from_secs_f64(steps as f64 / WANTED);
-                if let Some(early) = due.checked_sub(start.elapsed()) {
-                    std::thread::sleep(early);
-                }
-            }
-            Ok::<_, BenchError>(steps as f64 / start.elapsed().as_secs_f64())
-        });
-        let drawn = rate(|| {
-            replay.sample_into(&mut batch, 0.4, &mut rng)?;
-            replay.update_priorities(&batch.ids, priorities)?;
-            black_box(&batch);
-            Ok::<_, BenchError>(())
-        });
-        stop.store(true, Ordering::Relaxed);
-        let written = writer.join();
-        (written.unwrap_or(Ok(f64::NAN)), drawn)
-    });
-    writeln!(
-        out,
-        "  a writer that wants 100 k steps/s, beside one that draws: {:.0} k steps/s, {:.0} batches/s",
-        written? / 1e3,
-        drawn?
-    )?;
-    Ok(())
-}
+/// Something that is measured.
+type Work<'a> = &'a mut dyn FnMut() -> Result<(), BenchError>;
 
-/// The longest that an insert, a draw or a change of priorities takes while the whole replay is
-/// written, and a second part after 10000 more steps.
-fn snapshots(
-    replay: &Arc<Replay>,
-    rollouts: &[Rollout],
-    out: &mut dyn Write,
-) -> Result<(), BenchError> {
-    let mut saved = None;
-    let mut next = rollouts.iter().cycle();
-    for part in ["whole", "10 k steps later"] {
-        let mut rng = stream(5, "bench", 0);
-        let mut batch = TransitionBatch::new(replay.layout(), 64);
-        let begin = Instant::now();
-        let snapshot = Snapshot::begin(Arc::clone(replay), saved.as_ref())?;
-        let begin = begin.elapsed();
-        let start = Instant::now();
-        let done = AtomicBool::new(false);
-        let mut longest = Duration::ZERO;
-        let file = tempfile::tempfile()?;
-        let result = std::thread::scope(|scope| {
-            let writer = scope.spawn(|| {
-                let saved = snapshot.write(std::io::BufWriter::new(&file));
-                done.store(true, Ordering::Relaxed);
-                saved
-            });
-            while !done.load(Ordering::Relaxed) {
-                let before = Instant::now();
-                if let Some(rollout) = next.next() {
-                    replay.insert(rollout, 0, None)?;
-                }
-                replay.sample_into(&mut batch, 0.4, &mut rng)?;
-                replay.update_priorities(&batch.ids, &[1.0; 64])?;
-                longest = longest.max(before.elapsed());
-                // As a learner would: not all the time.
-                std::thread::sleep(Duration::from_millis(1));
+/// Calls per second of two, measured in turns, so that other work on the machine hardly disturbs
+/// their ratio: the best of seven parts of 0.3 s of each.
+fn alternate(mut works: [Work<'_>; 2]) -> Result<[f64; 2], BenchError> {
+    let mut best = [0.0f64; 2];
+    for _ in 0..7 {
+        for (work, best) in works.iter_mut().zip(&mut best) {
+            let (start, mut calls) = (Instant::now(), 0u32);
+            while start.elapsed() < Duration::from_millis(300) {
+                work()?;
+                calls += 1;
             }
-            writer.join().map_err(|_| {
-                BenchError::Write(std::io::Error::other("the writer of the snapshot panicked"))
-            })
-        })?;
-        saved = Some(result?);
-        let bytes = file.metadata()?.len();
-        writeln!(
-            out,
-            "  snapshot, {part}: begun in {:.1} ms, written in {:.1} s, {:.1} MB; the longest insert 64 + sample 64 + update meanwhile: {:.1} ms",
-            begin.as_secs_f64() * 1e3,
-            start.elapsed().as_secs_f64(),
-            bytes as f64 / 1e6,
-            longest.as_secs_f64() * 1e3
-        )?;
-        for rollout in next.by_ref().take(10_000 / (ENVS * STEPS)) {
-            replay.insert(rollout, 0, None)?;
+            *best = best.max(f64::from(calls) / start.elapsed().as_secs_f64());
         }
     }
-    Ok(())
+    Ok(best)
 }
 
 /// Rollouts of a game played at random, one after the other; `None` without its cartridge.
