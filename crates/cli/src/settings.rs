@@ -106,10 +106,7 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         given.next().map(str::to_owned)
     };
     let env = named("env", "id").ok_or(SettingsError::NoEnv)?;
-    let preset_algo = request
-        .preset
-        .as_deref()
-        .and_then(presets::algo_of);
+    let preset_algo = request.preset.as_deref().and_then(presets::algo_of);
     let usual = preset_algo.unwrap_or("ppo");
     if let Some(name) = request.preset.as_deref().filter(|name| *name != "none") {
         presets::find(name)?;

@@ -30,6 +30,7 @@ unsafe extern "C" {
         eps: f64,
     ) -> c_int;
     fn starling_copy_async(to: Handle, from: Handle) -> c_int;
+    fn starling_pinned(tensor: Handle) -> *mut c_void;
     fn starling_tune(tf32: c_int, benchmark: c_int) -> c_int;
 }
 
@@ -83,6 +84,17 @@ pub fn copy_async(to: &Tensor, from: &Tensor) {
     // SAFETY: both handles are those of live tensors; shapes are checked by libtorch.
     let code = unsafe { starling_copy_async(handle(to), handle(from)) };
     checked(code, starling_native_error);
+}
+
+/// A copy in pinned memory, from which a GPU can fetch by itself.
+pub(crate) fn pinned(tensor: &Tensor) -> Tensor {
+    // SAFETY: the handle is that of a live tensor. What comes back is a new tensor of libtorch's
+    // own type, as tch's constructor wants it, and nobody else has it.
+    unsafe {
+        let pinned = starling_pinned(handle(tensor));
+        checked(c_int::from(pinned.is_null()), starling_native_error);
+        Tensor::from_ptr(pinned.cast())
+    }
 }
 
 /// Overwrites part of a tensor in host memory.

@@ -23,10 +23,7 @@ impl Staging {
         let kind = kind_of(spec.dtype);
         let host = Tensor::zeros(&shape, (kind, Device::Cpu));
         let (host, on_device) = match device {
-            Device::Cuda(_) => (
-                host.pin_memory(device),
-                Tensor::zeros(&shape, (kind, device)),
-            ),
+            Device::Cuda(_) => (native::pinned(&host), Tensor::zeros(&shape, (kind, device))),
             _ => (host.shallow_clone(), host),
         };
         Self {

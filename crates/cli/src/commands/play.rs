@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::algos::{Acting, Policy};
+use crate::algos::{Acting, Part, Policy};
 use crate::atari::ale::Ale;
 use crate::atari::palette;
 use crate::engine::policy_of_checkpoint;
@@ -148,29 +148,39 @@ impl Player {
         if let Some(legal) = &mut rollout.legal {
             env.legal_actions(legal.at_mut(&[0, 0]).as_mut_slice());
         }
+        let mut acting = Acting {
+            explore: false,
+            env_steps: 0,
+            first_env: 0,
+            total_envs: 1,
+            rngs: &mut self.choices,
+            state: &mut self.state,
+        };
+        rollout.state.clone_from(acting.state);
         match &mut self.policy {
-            Some(policy) => {
-                let acting = Acting {
-                    explore: false,
-                    env_steps: 0,
-                    first_env: 0,
-                    total_envs: 1,
-                    rngs: &mut self.choices,
-                    state: &mut self.state,
-                };
-                policy.act(0, rollout, acting);
-            }
+            Some(policy) => policy.act(0, rollout, acting.reborrow()),
             None => {
                 let legal = rollout.legal.as_ref().map(|legal| legal.at(&[0, 0]));
                 let legal = legal.map(|legal| legal.as_slice::<u8>());
                 let action = rollout.actions.at_mut(&[0, 0]);
-                self.space.sample(&mut self.choices[0], legal, action);
+                self.space.sample(&mut acting.rngs[0], legal, action);
             }
         }
         let action = Action::at(&self.space, &rollout.actions, &[0, 0]);
         let obs = ObsMut::at(&mut rollout.obs, &[1, 0]);
         let step = env.step(action, &mut self.rng, obs)?;
-        rollout.carry_over();
+        rollout.rewards.as_mut_slice::<f32>()[0] = step.reward;
+        rollout.terminated.as_mut_slice::<u8>()[0] = u8::from(step.terminated);
+        rollout.truncated.as_mut_slice::<u8>()[0] = u8::from(step.truncated);
+        if step.done() {
+            for (_, memory) in acting.state.leaves_mut() {
+                memory.bytes_mut().fill(0);
+            }
+        }
+        if let Some(policy) = &mut self.policy {
+            policy.finish(0, &mut [Part { rollout, acting }]);
+        }
+        self.rollout.carry_over();
         Ok(step)
     }
 }

@@ -42,6 +42,13 @@ int starling_copy_async(at::Tensor* to, const at::Tensor* from) {
   return guarded([&] { to->copy_(*from, /*non_blocking=*/true); });
 }
 
+// A copy in pinned memory, from which a GPU can fetch by itself; null on failure.
+at::Tensor* starling_pinned(const at::Tensor* tensor) {
+  at::Tensor* pinned = nullptr;
+  guarded([&] { pinned = new at::Tensor(tensor->pin_memory()); });
+  return pinned;
+}
+
 // Lets a GPU round the inputs of products to 10 bits of mantissa (TensorFloat-32), and lets cuDNN
 // measure which algorithm is fastest for each shape.
 int starling_tune(int tf32, int benchmark) {
