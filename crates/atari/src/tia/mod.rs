@@ -69,6 +69,8 @@ impl Clone for Log {
     fn clone_from(&mut self, other: &Self) {
         let writes = other.writes();
         if self.buffer.len() < writes.len() {
+            let more = writes.len() - self.buffer.len();
+            self.buffer.reserve_exact(more);
             self.buffer.resize(writes.len(), Write(0));
         }
         self.buffer[..writes.len()].copy_from_slice(writes);
@@ -97,7 +99,7 @@ impl From<Log> for Vec<Write> {
 }
 
 /// By so much a log grows.
-const MORE: usize = 512;
+const MORE: usize = 256;
 
 impl Log {
     /// An empty log.
@@ -121,6 +123,7 @@ impl Log {
     /// Adds a write.
     pub(crate) fn push(&mut self, write: Write) {
         if self.used >= self.buffer.len() {
+            self.buffer.reserve_exact(MORE);
             self.buffer.resize(self.used + MORE, write);
         }
         self.buffer[self.used] = write;
