@@ -28,15 +28,13 @@ pub(super) struct Picture {
     /// The pooled picture, plane by plane, or where frames are resized first the pooled square;
     /// empty for memory.
     full: Vec<u8>,
-    /// The pooled picture resized by area, of which only rows that change are made anew.
-    square: Vec<u8>,
 }
 
 /// How frames become what is shown.
 enum Way {
     /// Pooled and shown as they are.
     Whole,
-    /// Pooled, then resized by area, into `square`.
+    /// Pooled, then resized by area, those rows that changed.
     Area(Arc<Resizer>),
     /// Each resized, then pooled.
     Bilinear(Box<Bilinear>),
@@ -100,10 +98,6 @@ impl Picture {
             grays: palette::grays(format),
             colours,
             full: vec![0; length],
-            square: match way {
-                Way::Area(_) => vec![0; SIDE * SIDE],
-                _ => Vec::new(),
-            },
             way,
         }
     }
@@ -126,12 +120,10 @@ impl Picture {
     /// Puts a picture back that [`full`](Picture::full) gave.
     pub(super) fn set_full(&mut self, full: Vec<u8>) {
         self.full = full;
-        if let Way::Area(resizer) = &self.way {
-            resizer.resize(&self.full, &mut self.square);
-        }
     }
 
-    /// Draws frames and writes what an observation shows of them.
+    /// Draws frames and writes what an observation shows of them. `out` holds what was written
+    /// last.
     pub(super) fn draw(&mut self, ale: &Ale, frames: Frames, out: &mut [u8]) {
         let console = ale.console();
         let pixels = self.height * WIDTH;
@@ -155,7 +147,7 @@ impl Picture {
                         pool(&mut self.full, other, Some(indices))
                     }
                 };
-                resizer.resize_rows(&self.full, &changed, &mut self.square);
+                resizer.resize_rows(&self.full, &changed, out);
             }
             (Observation::Gray84 | Observation::Gray104 | Observation::Gray, way)
                 if !matches!(way, Way::Aligned(_)) =>
@@ -202,7 +194,9 @@ impl Picture {
                 }
             }
         });
-        self.show(ale, out);
+        if !matches!(self.way, Way::Area(_)) {
+            self.show(ale, out);
+        }
     }
 
     /// Writes what an observation shows of the picture that was drawn last.
@@ -210,7 +204,7 @@ impl Picture {
         match &self.way {
             _ if self.kind == Observation::Ram => out.copy_from_slice(ale.ram()),
             Way::Whole | Way::Bilinear(_) => out.copy_from_slice(&self.full),
-            Way::Area(_) => out.copy_from_slice(&self.square),
+            Way::Area(resizer) => resizer.resize(&self.full, out),
             Way::Cropped(bilinear) => {
                 let rows = WIDTH..self.full.len() - WIDTH;
                 bilinear.resize(&self.full[rows], out);
