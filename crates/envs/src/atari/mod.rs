@@ -345,6 +345,11 @@ impl Running {
     fn draw(&mut self, turn: Turn) {
         let episode = &mut self.episode;
         let length = self.picture.frame_len();
+        // The picture only writes what has changed since it wrote last.
+        let latest = (episode.oldest + episode.stack.len() - length) % episode.stack.len();
+        episode
+            .stack
+            .copy_within(latest..latest + length, episode.oldest);
         let place = &mut episode.stack[episode.oldest..episode.oldest + length];
         match turn.frames {
             Some(frames) => self.picture.draw(&self.ale, frames, place),
