@@ -143,8 +143,7 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
         if self.far() {
             return;
         }
-        // Twice, so that the host has two jumps to predict and each knows more of what came before.
-        while self.step() && self.step() {}
+        while self.step() {}
     }
 
     /// Runs one instruction, or two that were decoded as one. Says whether the loop goes on.
