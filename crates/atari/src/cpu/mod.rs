@@ -13,6 +13,7 @@ pub(crate) mod decode;
 mod fast;
 mod general;
 mod idle;
+mod layout;
 
 use serde::{Deserialize, Serialize};
 
@@ -59,17 +60,17 @@ impl Registers {
 pub(crate) fn run<'a>(bus: &mut Bus<'a>, limit: u32) -> bool {
     let mut core = Core::new(&bus.machine.cpu, bus.machine.cycle, limit);
     match bus.rom.mapper() {
-        Mapper::K2 | Mapper::K4 => run_with::<fast::WholeBank<'a>>(&mut core, bus),
-        Mapper::E0 => run_with::<fast::Slices<'a>>(&mut core, bus),
-        Mapper::Fe => run_with::<fast::Line13<'a>>(&mut core, bus),
-        _ => run_with::<fast::Bank<'a>>(&mut core, bus),
+        Mapper::K2 | Mapper::K4 => run_with::<layout::WholeBank<'a>>(&mut core, bus),
+        Mapper::E0 => run_with::<layout::Slices<'a>>(&mut core, bus),
+        Mapper::Fe => run_with::<layout::Line13<'a>>(&mut core, bus),
+        _ => run_with::<layout::Bank<'a>>(&mut core, bus),
     }
     bus.machine.cycle = core.cycle;
     bus.machine.cpu = core.registers();
     core.stop
 }
 
-fn run_with<'a, L: fast::Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>) {
+fn run_with<'a, L: layout::Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>) {
     let mut pins = fast::Pins::new(bus.machine, 0);
     let mut charge = bus.machine.tia.charge();
     loop {
