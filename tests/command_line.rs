@@ -42,7 +42,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         (&["train", "CartPol-v1"][..], "did you mean 'CartPole-v1'"),
         (
             &["train", "CartPole-v1", "--algo", "pp0"],
-            "there are a2c, dqn, ppo",
+            "did you mean ppo? There are a2c",
         ),
         (
             &["train", "CartPole-v1", "--preset", "classic/pp"],

@@ -228,10 +228,18 @@ pub fn find(name: &str) -> Result<&'static AlgoSpec, UnknownAlgo> {
 
 /// A name that no algorithm has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no algorithm called '{name}'; there are {}", names())]
+#[error("there is no algorithm called '{name}'; did you mean {}? There are {}", nearest(.name), names())]
 pub struct UnknownAlgo {
     /// The name that was given.
     pub name: String,
+}
+
+fn nearest(name: &str) -> &'static str {
+    let distance = |spec: &&AlgoSpec| strsim::damerau_levenshtein(name, spec.name);
+    all()
+        .iter()
+        .min_by_key(distance)
+        .map_or("", |spec| spec.name)
 }
 
 fn names() -> String {

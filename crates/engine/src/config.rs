@@ -441,7 +441,7 @@ mod tests {
             tree
         };
         assert!(message(base(json!({"env": {"id": "CartPol-v1"}}))).contains("CartPole-v1"));
-        assert!(message(base(json!({"algo": {"name": "pp"}}))).contains("a2c, dqn, ppo"));
+        assert!(message(base(json!({"algo": {"name": "pp"}}))).contains("did you mean ppo"));
         assert!(message(base(json!({"step": 5}))).contains("did you mean steps"));
         assert!(message(base(json!({"steps": "many"}))).contains("steps is \"many\""));
         assert!(message(base(json!({"steps": 0}))).contains("at least 1"));

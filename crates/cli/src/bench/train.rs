@@ -167,23 +167,12 @@ fn beside_peers(
     rates: &[(&str, f64)],
     out: &mut dyn Write,
 ) -> Result<(), BenchError> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches");
     for (peer, program) in [
         ("Stable-Baselines3", "peer_sb3_ppo.py"),
         ("PyTorch, EnvPool", "peer_torch_ppo.py"),
     ] {
-        let output = Command::new(python).arg(folder.join(program)).output();
-        let rate = output.ok().filter(|output| output.status.success());
-        let rate = rate.and_then(|output| {
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            text.lines().last()?.trim().parse::<f64>().ok()
-        });
-        match rate {
-            None => writeln!(
-                out,
-                "{peer}: not measured; {python} lacks what benches/{program} names in its first \
-                 lines (choose another Python with --python)"
-            )?,
+        match ask(python, program) {
+            None => not_measured(peer, python, program, out)?,
             Some(rate) => {
                 write!(out, "{peer:<26} {rate:>10.0}")?;
                 for (name, ours) in rates {
@@ -193,5 +182,48 @@ fn beside_peers(
             }
         }
     }
+    let mut request = Request::new("CartPole-v1");
+    request.overrides = vec!["stop_at_return=475".to_owned(), "steps=500000".to_owned()];
+    let config = resolve(&request).map_err(Box::new)?;
+    let root = tempfile::tempdir()?;
+    let outcome = crate::train(config, root.path(), "bench", &mut ()).map_err(Box::new)?;
+    let ours = outcome.status.elapsed.as_secs_f64();
+    writeln!(
+        out,
+        "CartPole-v1 to 475, PPO: {ours:.1} s ({:?})",
+        outcome.reason
+    )?;
+    let program = "peer_sb3_cartpole.py";
+    match ask(python, program) {
+        None => not_measured("Stable-Baselines3", python, program, out)?,
+        Some(theirs) => writeln!(
+            out,
+            "Stable-Baselines3: {theirs:.1} s, {:.1}x as long",
+            theirs / ours
+        )?,
+    }
+    Ok(())
+}
+
+/// The number that a peer's program prints last; `None` if it cannot run here.
+fn ask(python: &str, program: &str) -> Option<f64> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches");
+    let output = Command::new(python).arg(folder.join(program)).output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().last()?.trim().parse().ok()
+}
+
+fn not_measured(
+    peer: &str,
+    python: &str,
+    program: &str,
+    out: &mut dyn Write,
+) -> Result<(), BenchError> {
+    writeln!(
+        out,
+        "{peer}: not measured; {python} lacks what benches/{program} names in its first lines \
+         (choose another Python with --python)"
+    )?;
     Ok(())
 }
