@@ -203,16 +203,13 @@ impl Prepared {
 
     fn empty(model: &Model, like: &Rollout, whole: &Whole, device: Device) -> Self {
         let (steps, envs) = (whole.steps as i64, whole.envs as i64);
-        let column = |array: &Array, rows: i64, lead: &[i64]| {
+        let column = |array: &Array, lead: &[i64]| {
             let item = array.shape()[2..].iter().map(|&n| n as i64);
             let shape: Vec<i64> = lead.iter().copied().chain(item).collect();
             let one = tensor_of_view(array.at(&[0, 0]), device);
-            debug_assert!(rows >= 0);
             Tensor::zeros(&shape, (one.kind(), device))
         };
-        let mut rows = like
-            .obs
-            .map(|array| column(array, steps + 1, &[steps + 1, envs]));
+        let mut rows = like.obs.map(|array| column(array, &[steps + 1, envs]));
         let floats = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, device));
         if let Some(last) = &model.net.last {
             let last = floats(&[steps + 1, envs, last.size as i64]);
@@ -229,7 +226,7 @@ impl Prepared {
             legal: like
                 .legal
                 .as_ref()
-                .map(|array| column(array, steps + 1, &[(steps + 1) * envs])),
+                .map(|array| column(array, &[(steps + 1) * envs])),
         };
         let legal = trace.legal.as_ref();
         Self {
@@ -238,7 +235,7 @@ impl Prepared {
             obs: rows.map(|all| all.narrow(0, 0, steps).flatten(0, 1)),
             rows,
             legal: legal.map(|all| all.narrow(0, 0, steps * envs)),
-            actions: column(&like.actions, steps, &[steps * envs]),
+            actions: column(&like.actions, &[steps * envs]),
             log_probs: vector(),
             values: vector(),
             advantages: vector(),

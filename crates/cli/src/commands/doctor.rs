@@ -45,7 +45,10 @@ pub(super) fn run(Args {}: Args) -> anyhow::Result<ExitCode> {
     line(
         !gpu || devices > 0,
         "cuda",
-        format!("{devices} devices"),
+        match (devices, nets::has_graphs()) {
+            (0, _) | (_, true) => format!("{devices} devices"),
+            (_, false) => format!("{devices} devices, used without CUDA graphs"),
+        },
         "an NVIDIA driver is here, but libtorch's CUDA libraries are not: pip install \
          torch==2.11.0, then STARLING_LIBTORCH=$(python3 -c 'import torch; \
          print(torch.__path__[0])') ./starling doctor",
