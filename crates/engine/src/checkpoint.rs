@@ -13,51 +13,19 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 use starling_algos::Saved;
 use starling_envs::Rng;
-use starling_record::{Checkpoint, CheckpointWriter, RecorderState, Window};
+use starling_record::{Checkpoint, CheckpointWriter, RecorderState};
 use starling_replay::{RateLimiter, Replay, Snapshot};
 use starling_tree::{Array, DType};
 
 use crate::collect::{ActorSnapshot, Crew};
 use crate::error::Unusable;
 use crate::learn::{Feed, Means, Pupil};
+use crate::tally::Tally;
 
 const LEARNER: &str = "learner.safetensors";
 const ACTORS: &str = "actors.bin";
 const REPLAY: &str = "replay.bin";
 const RUN: &str = "run.json";
-
-/// How far a run has come, and what its episodes were like.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Tally {
-    /// Steps of all environments.
-    pub(crate) env_steps: u64,
-    /// Rounds of collecting and learning.
-    pub(crate) iterations: u64,
-    /// Episodes that ended.
-    pub(crate) episodes: u64,
-    /// Episodes that ended since the last row of metrics.
-    pub(crate) new_episodes: u64,
-    /// Returns of the last 100 episodes.
-    pub(crate) returns: Window,
-    /// Discounted returns of the last 100 episodes.
-    pub(crate) discounted_returns: Window,
-    /// Lengths of the last 100 episodes.
-    pub(crate) lengths: Window,
-    /// Steps with a reward, of the last 100 episodes.
-    pub(crate) nonzero_rewards: Window,
-    /// Points of the last 100 games, where environments count them.
-    pub(crate) game_scores: Window,
-    /// Step and mean return of the last evaluation.
-    pub(crate) last_eval: Option<(u64, f64)>,
-    /// Mean return of the best evaluation.
-    pub(crate) best_eval: Option<f64>,
-    /// Steps and episodes of evaluations since the last row of metrics.
-    pub(crate) eval_steps: f64,
-    /// See `eval_steps`.
-    pub(crate) eval_episodes: f64,
-    /// Samples drawn from the replay and steps inserted by the last row of metrics.
-    pub(crate) replay_counts: (u64, u64),
-}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct RunState {
