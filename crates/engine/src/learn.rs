@@ -1,5 +1,6 @@
 //! The learner's side: experience in, updates, weights out.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -40,7 +41,7 @@ pub(crate) enum Feed {
 
 pub(crate) struct ReplayFeed {
     pub(crate) needs: ReplayNeeds,
-    pub(crate) replay: Replay,
+    pub(crate) replay: Arc<Replay>,
     pub(crate) limiter: RateLimiter,
     pub(crate) rng: Rng,
     drawn: Drawn,
@@ -100,7 +101,7 @@ impl Pupil {
                 let layout = replay_layout(algorithm, spaces, envs);
                 Feed::Replay(Box::new(ReplayFeed {
                     drawn: Drawn::new(&needs, &layout)?,
-                    replay: Replay::new(needs.replay.clone(), layout)?,
+                    replay: Arc::new(Replay::new(needs.replay.clone(), layout)?),
                     limiter: RateLimiter::new(needs.rate.clone())?,
                     needs: *needs,
                     rng: stream(seed, "replay", 0),

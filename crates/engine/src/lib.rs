@@ -19,6 +19,7 @@ mod pool;
 mod profile;
 mod report;
 mod run;
+mod saver;
 mod tally;
 mod transport;
 mod watch;

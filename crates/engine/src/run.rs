@@ -9,12 +9,14 @@ use starling_nets::Device;
 use starling_record::{Checkpoints, Recorder, Retention, RunFolder};
 use starling_replay::MemoryPlan;
 
+use crate::checkpoint::Moment;
 use crate::error::Unusable;
 use crate::learn::{Feed, Pupil};
 use crate::parts::{Collectors, Parts};
 use crate::pool::{Pace, Pool, Start};
 use crate::profile::Profile;
 use crate::report::{self, Clock};
+use crate::saver::{Order, Saver, Written};
 use crate::tally::Tally;
 use crate::{
     EngineError, Outcome, Reason, RunConfig, Status, Watcher, Weights, checkpoint, evaluate,
@@ -26,13 +28,24 @@ pub struct Training {
     algorithm: Box<dyn Algorithm>,
     device: Device,
     recorder: Recorder,
-    checkpoints: Checkpoints,
+    saver: Saver,
+    /// A checkpoint came due while another one was being written.
+    put_off: bool,
     pupil: Pupil,
     collectors: Collectors,
     weights: Weights,
     tally: Tally,
     clock: Clock,
     profile: Arc<Profile>,
+}
+
+/// Why a checkpoint is wanted before the end.
+#[derive(Clone, Copy)]
+enum Wish {
+    /// Its time has come; a little later will do.
+    Due,
+    /// These weights were just found to be the best. Later there will be others.
+    Best,
 }
 
 impl Training {
@@ -46,7 +59,7 @@ impl Training {
             config,
             parts,
             recorder,
-            checkpoints,
+            Saver::new(checkpoints, None),
             Tally::new(),
             0,
             Duration::ZERO,
@@ -87,7 +100,7 @@ impl Training {
             config,
             parts,
             recorder,
-            checkpoints,
+            Saver::new(checkpoints, restored.on_disk),
             tally,
             version,
             elapsed,
@@ -138,15 +151,21 @@ impl Training {
             if best {
                 self.tally.best_eval = self.score();
             }
-            if (best || due(self.config.settings.checkpoint.every_steps)) && !over {
-                self.checkpoint(watcher)?;
+            if !over {
+                let wanted = match best {
+                    true => Some(Wish::Best),
+                    false => due(self.config.settings.checkpoint.every_steps).then_some(Wish::Due),
+                };
+                self.checkpoint_if_due(wanted, watcher)?;
             }
         };
         let ended = matches!(reason, Reason::Finished | Reason::Solved);
         if ended && self.clock.last.1 != self.tally.env_steps {
             self.log(watcher)?;
         }
-        self.checkpoint(watcher)?;
+        self.wait_for_checkpoint(watcher)?;
+        self.checkpoint()?;
+        self.wait_for_checkpoint(watcher)?;
         let status = self.status();
         tracing::info!(?reason, env_steps = status.env_steps, "the run ended");
         Ok(Outcome { reason, status })
@@ -156,7 +175,7 @@ impl Training {
         config: RunConfig,
         parts: Parts,
         recorder: Recorder,
-        checkpoints: Checkpoints,
+        saver: Saver,
         tally: Tally,
         version: u64,
         elapsed: Duration,
@@ -168,7 +187,8 @@ impl Training {
             algorithm: parts.algorithm,
             device: parts.device,
             recorder,
-            checkpoints,
+            saver,
+            put_off: false,
             pupil: parts.pupil,
             collectors: parts.collectors,
             weights: Weights { version, values },
@@ -297,36 +317,90 @@ impl Training {
         Ok(())
     }
 
-    fn checkpoint(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
-        self.set_busy(true);
+    /// Takes the checkpoint that is wanted now or was put off. One at a time is written; the
+    /// next waits for it, unless the run may go on meanwhile.
+    fn checkpoint_if_due(
+        &mut self,
+        wanted: Option<Wish>,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(), EngineError> {
+        let written = self.saver.written()?;
+        self.announce(written, watcher);
+        self.put_off |= wanted.is_some();
+        if !self.put_off {
+            return Ok(());
+        }
+        match (self.saver.writing(), wanted) {
+            (None, _) => {}
+            (Some(_), Some(Wish::Best)) => self.wait_for_checkpoint(watcher)?,
+            (Some(_), None) => return Ok(()),
+            (Some(step), Some(Wish::Due)) => {
+                tracing::info!(
+                    env_steps = self.tally.env_steps,
+                    "a checkpoint is put off: that of step {step} is still being written"
+                );
+                return Ok(());
+            }
+        }
+        self.checkpoint()
+    }
+
+    /// Fixes this moment; it is written while the run goes on.
+    fn checkpoint(&mut self) -> Result<(), EngineError> {
+        let began = Instant::now();
         let status = self.status();
-        self.recorder.tables()?.sync()?;
-        let recorder = self.recorder.state();
         let actor = match &self.collectors {
             Collectors::Serial(actor) => Some(actor.crew()),
             _ => None,
         };
-        let score = self.score();
-        let mut writer = self.checkpoints.begin(status.env_steps)?;
-        let version = self.weights.version;
-        let written = checkpoint::write(
-            &mut writer,
+        let moment = Moment::take(
             &self.pupil,
             actor,
             &self.tally,
-            version,
-            recorder,
+            self.weights.version,
+            self.recorder.state(),
+            self.saver.on_disk(),
         );
-        written.map_err(|Unusable(reason)| EngineError::Save {
+        let moment = moment.map_err(|Unusable(reason)| EngineError::Save {
             step: status.env_steps,
             reason,
         })?;
-        writer.times(&serde_json::json!({"elapsed_s": status.elapsed.as_secs_f64()}))?;
-        let folder = writer.commit(score)?;
-        self.set_busy(false);
-        tracing::info!(folder = %folder.display(), "checkpoint");
-        watcher.checkpointed(&status, &folder);
+        self.saver.begin(Order {
+            status,
+            score: self.score(),
+            moment,
+            tables: self.recorder.tables()?,
+        })?;
+        self.put_off = false;
+        let paused = began.elapsed();
+        self.profile.add("learner", "checkpoint", paused);
+        tracing::info!(
+            env_steps = self.tally.env_steps,
+            paused_ms = paused.as_secs_f64() * 1e3,
+            "a checkpoint is begun"
+        );
         Ok(())
+    }
+
+    fn wait_for_checkpoint(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
+        self.set_busy(true);
+        let written = self.saver.wait()?;
+        self.set_busy(false);
+        self.announce(written, watcher);
+        Ok(())
+    }
+
+    fn announce(&self, written: Option<Written>, watcher: &mut dyn Watcher) {
+        let Some(written) = written else {
+            return;
+        };
+        self.profile.add("checkpoints", "write", written.took);
+        tracing::info!(
+            folder = %written.folder.display(),
+            wrote_s = written.took.as_secs_f64(),
+            "checkpoint"
+        );
+        watcher.checkpointed(&written.status, &written.folder);
     }
 
     /// How good the present weights are: their evaluation; without evaluations the mean return
