@@ -7,7 +7,7 @@ use starling_record::{Checkpoint, Row, Summary};
 use starling_tree::Tree;
 
 use crate::checkpoint;
-use crate::collect::forget_ended;
+use crate::collect::{forget_ended, restart_failed, warn_of_restarts};
 use crate::{EngineError, RunConfig, Weights};
 
 /// The episodes of one evaluation, in a fixed order.
@@ -61,6 +61,9 @@ pub fn evaluate(
     let spec = config.env_spec()?;
     let options = config.env.for_evaluation();
     let mut envs = VecEnv::new(spec, &options, count, seed, "eval", first)?;
+    if let Some(budget) = config.restart_budget() {
+        restart_failed(&mut envs, spec, &options, &budget);
+    }
     let mut policy = algorithm.policy(device);
     policy.load(&weights.values)?;
     let mut rollout = Rollout::new(
@@ -97,6 +100,8 @@ pub fn evaluate(
         for (course, &reward) in course.iter_mut().zip(rollout.rewards.as_slice::<f32>()) {
             course.step(reward, marks);
         }
+        // An episode that was cut off by a failure does not count; another takes its place.
+        warn_of_restarts(&mut envs, |env| course[env] = Course::default());
         forget_ended(acting.state, &rollout, 0);
         let rollout_and_acting = Part {
             rollout: &mut rollout,

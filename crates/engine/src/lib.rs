@@ -26,7 +26,7 @@ mod watch;
 
 pub use collect::{Actor, CollectError, Place};
 pub use config::{
-    CheckpointConfig, EvalConfig, Mode, RunConfig, Settings, merge as merge_settings,
+    CheckpointConfig, EvalConfig, Mode, OnEnvError, RunConfig, Settings, merge as merge_settings,
 };
 pub use error::EngineError;
 pub use evaluate::{Evaluation, evaluate, evaluate_checkpoint, policy_of_checkpoint};

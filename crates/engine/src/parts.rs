@@ -1,8 +1,10 @@
 //! From settings to the parts of a run: the learner, and who steps the environments.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use starling_algos::{Algorithm, Progress};
+use starling_envs::{EnvError, RestartBudget};
 use starling_nets::Device;
 
 use crate::central::{Central, GROUPS, crews};
@@ -11,7 +13,7 @@ use crate::config::{cores, spaces_of};
 use crate::learn::Pupil;
 use crate::pool::{Idle, Pace, Pool};
 use crate::tally::Tally;
-use crate::{Actor, EngineError, Mode, RunConfig};
+use crate::{Actor, EngineError, Mode, OnEnvError, RunConfig};
 
 /// What is made the same way for a new and a resumed run.
 pub(crate) struct Parts {
@@ -19,6 +21,8 @@ pub(crate) struct Parts {
     pub(crate) device: Device,
     pub(crate) pupil: Pupil,
     pub(crate) collectors: Collectors,
+    /// How many environments were and may be made anew.
+    pub(crate) restarts: Option<Arc<RestartBudget>>,
 }
 
 /// Who collects.
@@ -49,13 +53,15 @@ impl Parts {
             Mode::Serial => settings.seed,
             Mode::Threads | Mode::Central => settings.seed ^ step.rotate_left(32),
         };
-        let collectors = collectors(config, &*algorithm, device, seed)?;
+        let restarts = config.restart_budget();
+        let collectors = collectors(config, &*algorithm, device, seed, restarts.as_ref())?;
         let spaces = spaces_of(&*spec.make(&config.env)?);
         Ok(Self {
             pupil: Pupil::new(&*algorithm, &spaces, settings.seed, device, settings.envs)?,
             algorithm,
             device,
             collectors,
+            restarts,
         })
     }
 }
@@ -66,6 +72,7 @@ fn collectors(
     algorithm: &dyn Algorithm,
     device: Device,
     seed: u64,
+    restarts: Option<&Arc<RestartBudget>>,
 ) -> Result<Collectors, EngineError> {
     let settings = &config.settings;
     let (envs, threads) = (settings.envs, config.actor_threads());
@@ -77,7 +84,7 @@ fn collectors(
             total_envs: envs,
         };
         let decorrelate = settings.decorrelate_steps;
-        Actor::new(
+        let mut actor = Actor::new(
             spec,
             &config.env,
             algorithm,
@@ -85,7 +92,11 @@ fn collectors(
             seed,
             place,
             decorrelate,
-        )
+        )?;
+        if let Some(budget) = restarts {
+            actor.restart_failed(spec, &config.env, budget);
+        }
+        Ok::<_, EnvError>(actor)
     };
     Ok(match settings.mode {
         Mode::Serial => Collectors::Serial(Box::new(actor(0..envs)?)),
@@ -109,9 +120,14 @@ fn collectors(
             let groups = shares(0..envs, GROUPS).map(|group| {
                 let parts = crews(group.len(), threads);
                 let crews = shares(group, parts);
-                crews
-                    .map(|share| recruits.crew(share.start, share.len()))
-                    .collect()
+                let crew = |share: Range<usize>| {
+                    let mut crew = recruits.crew(share.start, share.len())?;
+                    if let Some(budget) = restarts {
+                        crew.restart_failed(spec, &config.env, budget);
+                    }
+                    Ok::<_, EnvError>(crew)
+                };
+                crews.map(crew).collect()
             });
             let groups = groups.collect::<Result<Vec<Vec<_>>, _>>()?;
             let central = Central::new(policy, groups, threads, config.torch_threads());
@@ -127,6 +143,13 @@ fn shares(whole: Range<usize>, parts: usize) -> impl Iterator<Item = Range<usize
 }
 
 impl RunConfig {
+    /// How many environments may be made anew, if they are to be at all.
+    pub(crate) fn restart_budget(&self) -> Option<Arc<RestartBudget>> {
+        let settings = &self.settings;
+        let restarts = settings.on_env_error == OnEnvError::Restart;
+        restarts.then(|| Arc::new(RestartBudget::new(settings.max_env_restarts)))
+    }
+
     /// How actors follow the learner.
     pub(crate) fn pace(&self) -> Pace {
         match (self.settings.asynchronous, self.settings.fixed_lag) {

@@ -75,6 +75,7 @@ pub(crate) fn row(status: &Status, clock: &mut Clock, tally: &mut Tally, pupil: 
         row.set("Diagnostics/CumReplayRatio", ratio(samples, inserted));
         row.set("Diagnostics/ReplaySize", feed.replay.len() as f64);
     }
+    row.set("Diagnostics/EnvRestarts", tally.env_restarts as f64);
     row.set("Diagnostics/NewCompletedTrajs", tally.new_episodes as f64);
     row.set("Diagnostics/StepsInEval", tally.eval_steps);
     row.set("Diagnostics/TrajsInEval", tally.eval_episodes);

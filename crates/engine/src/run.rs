@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use starling_algos::Algorithm;
+use starling_envs::RestartBudget;
 use starling_nets::Device;
 use starling_record::{Checkpoints, Recorder, Retention, RunFolder};
 use starling_replay::MemoryPlan;
@@ -33,6 +34,7 @@ pub struct Training {
     put_off: bool,
     pupil: Pupil,
     collectors: Collectors,
+    restarts: Option<Arc<RestartBudget>>,
     weights: Weights,
     tally: Tally,
     clock: Clock,
@@ -91,6 +93,9 @@ impl Training {
                  can be saved, continues bit for bit"
                     .into(),
             );
+        }
+        if let Some(restarts) = &parts.restarts {
+            restarts.set_used(restored.tally.env_restarts);
         }
         let recorder = Recorder::resume(folder, restored.recorder)?;
         let elapsed = latest.times().and_then(|times| times["elapsed_s"].as_f64());
@@ -191,6 +196,7 @@ impl Training {
             put_off: false,
             pupil: parts.pupil,
             collectors: parts.collectors,
+            restarts: parts.restarts,
             weights: Weights { version, values },
             tally,
             profile: Arc::default(),
@@ -259,6 +265,9 @@ impl Training {
             Collectors::Waiting(_) | Collectors::Moving => 0,
         };
         self.tally.iterations += 1;
+        if let Some(restarts) = &self.restarts {
+            self.tally.env_restarts = restarts.used();
+        }
         let assembling = self.pupil.assembling - assembled;
         let learning = self.pupil.learning - learned;
         self.profile.add("learner", "assemble", assembling);

@@ -33,6 +33,9 @@ pub(crate) struct Tally {
     pub(crate) eval_steps: f64,
     /// See `eval_steps`.
     pub(crate) eval_episodes: f64,
+    /// Environments that failed and were made anew.
+    #[serde(default)]
+    pub(crate) env_restarts: u64,
     /// Samples drawn from the replay and steps inserted by the last row of metrics.
     pub(crate) replay_counts: (u64, u64),
 }
@@ -57,6 +60,7 @@ impl Tally {
             best_eval: None,
             eval_steps: 0.0,
             eval_episodes: 0.0,
+            env_restarts: 0,
             replay_counts: (0, 0),
         }
     }
