@@ -8,6 +8,7 @@
 //! | `run.json` | counters, statistics, how far the files of metrics had got |
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
@@ -97,7 +98,7 @@ pub(crate) fn write(
         limiter = Some(feed.limiter.clone());
         replay_rng = Some(feed.rng.clone());
         let mut file = writer.create(REPLAY)?;
-        Snapshot::begin(&feed.replay, None)?.write(&mut file)?;
+        Snapshot::begin(&*feed.replay, None)?.write(&mut file)?;
         file.finish()?;
     }
     let state = RunState {
@@ -136,7 +137,8 @@ pub(crate) fn read(
         let file = checkpoint.reader(REPLAY)?;
         let one_part = |_| -> std::io::Result<&[u8]> { Err(std::io::ErrorKind::NotFound.into()) };
         let layout = feed.replay.layout();
-        (feed.replay, _) = Replay::load(file, one_part, &feed.needs.replay, layout)?;
+        let (replay, _) = Replay::load(file, one_part, &feed.needs.replay, layout)?;
+        feed.replay = Arc::new(replay);
     }
     Ok(Restored {
         tally: state.tally,

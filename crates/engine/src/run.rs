@@ -36,7 +36,10 @@ pub struct Training {
     checkpoints: Checkpoints,
     pupil: Pupil,
     collectors: Collectors,
+    /// What actors have.
     weights: Weights,
+    /// Updates since the weights were published.
+    unpublished: u64,
     tally: Tally,
     clock: Clock,
     profile: Arc<Profile>,
@@ -290,6 +293,7 @@ impl Training {
             pupil: parts.pupil,
             collectors: parts.collectors,
             weights: Weights { version, values },
+            unpublished: 0,
             tally,
             profile: Arc::default(),
         }
@@ -316,8 +320,7 @@ impl Training {
     /// Collects once and learns from it.
     fn round(&mut self) -> Result<(), EngineError> {
         let version = self.weights.version;
-        let assembled = self.pupil.assembling;
-        let learned = self.pupil.learning;
+        let before = self.pupil.times;
         let updates = match &mut self.collectors {
             Collectors::Serial(actor) => {
                 // Schedules stand where the rollout began: the last one is not at their end.
@@ -357,23 +360,42 @@ impl Training {
             Collectors::Waiting(_) | Collectors::Moving => 0,
         };
         self.tally.iterations += 1;
-        let assembling = self.pupil.assembling - assembled;
-        let learning = self.pupil.learning - learned;
-        self.profile.add("learner", "assemble", assembling);
-        let updating = learning.saturating_sub(assembling);
-        self.profile.add("learner", "update", updating);
+        for (name, time) in self.pupil.times.since(&before) {
+            if !time.is_zero() {
+                self.profile.add("learner", name, time);
+            }
+        }
         let began = Instant::now();
-        if updates > 0 {
-            self.weights.values = self.pupil.learner.weights();
-        }
-        if let Collectors::Threads(pool) = &self.collectors {
-            self.weights.version += 1;
-            pool.publish(self.weights.clone(), self.tally.env_steps);
-        } else if updates > 0 {
-            self.weights.version += 1;
-        }
+        self.publish(updates);
         self.profile.add("learner", "publish", began.elapsed());
         Ok(())
+    }
+
+    /// Gives the weights after a round with so many updates to the actors.
+    fn publish(&mut self, updates: u64) {
+        let Collectors::Threads(pool) = &self.collectors else {
+            if updates > 0 {
+                self.weights.values = self.pupil.learner.weights();
+                self.weights.version += 1;
+            }
+            return;
+        };
+        pool.progress(self.tally.env_steps);
+        self.unpublished += updates;
+        let in_rounds = self.config.pace() != Pace::Free;
+        let due = match self.pupil.feed {
+            Feed::Rollouts => 1,
+            Feed::Replay(_) => self.config.settings.publish_every_updates,
+        };
+        if self.unpublished >= due || in_rounds {
+            if self.unpublished > 0 {
+                self.weights.values = self.pupil.learner.weights();
+            }
+            self.unpublished = 0;
+            // In rounds actors count on a version of every round.
+            self.weights.version += 1;
+            pool.publish(self.weights.clone());
+        }
     }
 
     fn evaluate(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
@@ -598,7 +620,14 @@ impl Parts {
         let collectors = collectors(config, &*algorithm, device, seed)?;
         let spaces = spaces_of(&*spec.make(&config.env)?);
         Ok(Self {
-            pupil: Pupil::new(&*algorithm, &spaces, settings.seed, device, settings.envs)?,
+            pupil: Pupil::new(
+                &*algorithm,
+                &spaces,
+                settings.seed,
+                device,
+                settings.envs,
+                settings.prefetch_threads,
+            )?,
             algorithm,
             device,
             collectors,
