@@ -44,20 +44,24 @@ pub(crate) struct Times {
     pub(crate) draw: Duration,
     /// Batches were brought to the device.
     pub(crate) assemble: Duration,
+    /// The replay was given new priorities.
+    pub(crate) prioritize: Duration,
 }
 
 impl Times {
     /// What went by since `before`: by name, the rest being `update`.
-    pub(crate) fn since(&self, before: &Times) -> [(&'static str, Duration); 4] {
+    pub(crate) fn since(&self, before: &Times) -> [(&'static str, Duration); 5] {
         let insert = self.insert - before.insert;
         let draw = self.draw - before.draw;
         let assemble = self.assemble - before.assemble;
+        let prioritize = self.prioritize - before.prioritize;
         let all = self.all - before.all;
-        let update = all.saturating_sub(insert + draw + assemble);
+        let update = all.saturating_sub(insert + draw + assemble + prioritize);
         [
             ("insert", insert),
             ("draw", draw),
             ("assemble", assemble),
+            ("prioritize", prioritize),
             ("update", update),
         ]
     }
@@ -259,9 +263,11 @@ impl Pupil {
                 step: progress.env_steps,
                 source,
             })?;
+            let began = Instant::now();
             if let Some(priorities) = &report.priorities {
                 feed.replay.update_priorities(drawn.ids(), priorities)?;
             }
+            self.times.prioritize += began.elapsed();
             feed.spare.push(drawn);
             let unlimited = feed.needs.rate.samples_per_insert.is_none();
             self.count(&report);

@@ -732,7 +732,8 @@ impl RunConfig {
     fn actor_threads(&self) -> usize {
         let settings = &self.settings;
         let threads = match settings.threads {
-            0 => cores(),
+            // Those that draw ahead need cores too.
+            0 => cores().saturating_sub(settings.prefetch_threads).max(1),
             given => given,
         };
         let groups = match settings.mode {
