@@ -86,3 +86,24 @@ fn asynchronous_actors_lag_and_say_so() {
     assert_eq!(lag("false"), 0.0);
     assert!(lag("true") > 0.0);
 }
+
+/// Batches that are drawn ahead teach as well as those that are drawn when they are needed, and
+/// actors go on with the weights that are published now and then.
+#[test]
+fn batches_can_be_drawn_ahead() {
+    let overrides = [
+        "asynchronous=true",
+        "prefetch_threads=2",
+        "publish_every_updates=5",
+        "steps=30000",
+        "log_every_steps=5000",
+    ];
+    let (_, returns) = train("dqn", &overrides);
+    let (first, best) = (returns[0], returns.iter().copied().fold(0.0, f64::max));
+    assert!(best > 3.0 * first, "{returns:?}");
+    let mut request = Request::new("CartPole-v1");
+    request.algo = Some("dqn".into());
+    request.overrides = vec!["prefetch_threads=2".into()];
+    let refused = resolve(&request).unwrap_err().to_string();
+    assert!(refused.contains("prefetch_threads"), "{refused}");
+}

@@ -12,6 +12,7 @@ use starling_tree::{Array, DType, Spec, Tree};
 
 use crate::actor_critic::Model;
 use crate::memory;
+use crate::shown::Shown;
 use crate::{Acting, Part, Policy};
 
 /// Observations `[T + 1, B, ..]` that an [`ActorCriticPolicy`] leaves on its device.
@@ -43,7 +44,10 @@ impl ActorCriticPolicy {
             self.groups.push(None);
         }
         let group = &mut self.groups[number];
-        if group.as_ref().is_some_and(|group| group.envs != envs) {
+        if group
+            .as_ref()
+            .is_some_and(|group| group.shown.envs() != envs)
+        {
             *group = None;
         }
         group.get_or_insert_with(|| Group::new(parts[0].rollout, &self.model, envs, self.device))
@@ -69,14 +73,13 @@ impl Policy for ActorCriticPolicy {
     }
 
     fn act_together(&mut self, t: usize, group: usize, parts: &mut [Part<'_>]) {
-        let frame_stack = self.model.frame_stack;
-        self.group(group, parts).show(t, parts, frame_stack);
+        self.group(group, parts).show(t, parts);
         let Some(Some(group)) = self.groups.get_mut(group) else {
             return;
         };
         group.prepare(t, parts, self.model.net.last.as_ref());
         let Group {
-            obs,
+            shown,
             legal,
             last,
             state,
@@ -85,7 +88,7 @@ impl Policy for ActorCriticPolicy {
             ..
         } = group;
         let (net, params) = (&self.model.net, &self.params);
-        let mut obs = obs.map(|obs| obs.tensor().shallow_clone());
+        let mut obs = shown.tensors();
         if let Some(last) = last {
             obs = ActorCritic::with_last(obs, last.tensor().shallow_clone());
         }
@@ -99,10 +102,10 @@ impl Policy for ActorCriticPolicy {
         for part in parts.iter_mut() {
             memory::remember(&self.model, part.rollout, part.acting.state);
         }
-        let (frame_stack, device) = (self.model.frame_stack, self.device);
+        let device = self.device;
         if let (Some(Some(group)), Device::Cuda(_)) = (self.groups.get_mut(group), device) {
             let last = parts[0].rollout.steps();
-            group.show(last, parts, frame_stack);
+            group.show(last, parts);
             group.leave_columns(parts);
             synchronize(device);
         }
@@ -147,10 +150,7 @@ fn write_record(records: &mut Tree<Array>, name: &str, t: usize, values: &[f32])
 /// What one forward pass looks at. It stays where it is, so that the pass can be recorded.
 #[derive(Debug)]
 struct Group {
-    envs: usize,
-    obs: Tree<Staging>,
-    /// New frames of stacked observations.
-    frames: Option<Staging>,
+    shown: Shown,
     legal: Option<Staging>,
     /// Last actions and rewards.
     last: Option<Staging>,
@@ -160,8 +160,6 @@ struct Group {
     graph: Graph<ActorCriticOutput>,
     /// Observations shown so far of the rollout under way, for the learner.
     columns: Option<Tree<Tensor>>,
-    /// The observations are those of the row to come: it was shown when the last rollout ended.
-    shown: bool,
 }
 
 impl Group {
@@ -169,15 +167,7 @@ impl Group {
         let item = |array: &Array| Spec::new(array.dtype(), &array.shape()[2..]);
         let staging = |spec: &Spec| Staging::new(envs, spec, device);
         Self {
-            envs,
-            obs: rollout.obs.map(|array| staging(&item(array))),
-            frames: match (&rollout.obs, device) {
-                (Tree::Leaf(obs), Device::Cuda(_)) if obs.shape().len() > 3 => {
-                    let spec = Spec::new(obs.dtype(), &obs.shape()[3..]);
-                    Some(staging(&spec))
-                }
-                _ => None,
-            },
+            shown: Shown::new(rollout, envs, model.frame_stack, device),
             legal: rollout.legal.as_ref().map(|array| staging(&item(array))),
             last: model.net.last.as_ref().map(|last| {
                 let spec = Spec::new(DType::F32, &[last.size]);
@@ -187,88 +177,26 @@ impl Group {
             starts: Tensor::zeros([1, envs as i64], (Kind::Float, device)),
             graph: Graph::new(device, true),
             columns: None,
-            shown: false,
         }
     }
 
     /// Brings the observations of row `t` to the device, and keeps them for the learner there.
-    fn show(&mut self, t: usize, parts: &[Part<'_>], frame_stack: Option<usize>) {
-        if t > 0 || !self.shown {
-            match (frame_stack, &self.frames) {
-                (Some(stack), Some(_)) if t > 0 => self.show_frames(t, parts, stack),
-                _ => self.show_whole(t, parts),
-            }
-        }
-        self.shown = t == parts[0].rollout.steps();
+    fn show(&mut self, t: usize, parts: &[Part<'_>]) {
+        self.shown.show(t, parts);
         let on_gpu = self.starts.device() != Device::Cpu;
         if !on_gpu {
             return;
         }
         let rows = parts[0].rollout.steps() as i64 + 1;
-        let obs = &self.obs;
+        let obs = self.shown.tensors();
         let columns = self.columns.get_or_insert_with(|| {
             obs.map(|obs| {
-                let shape = [&[rows], obs.tensor().size().as_slice()].concat();
-                Tensor::empty(&shape, (obs.tensor().kind(), obs.tensor().device()))
+                let shape = [&[rows], obs.size().as_slice()].concat();
+                Tensor::empty(&shape, (obs.kind(), obs.device()))
             })
         });
         for ((_, column), (_, obs)) in columns.leaves_mut().into_iter().zip(obs.leaves()) {
-            column.select(0, t as i64).copy_(obs.tensor());
-        }
-    }
-
-    fn show_whole(&self, t: usize, parts: &[Part<'_>]) {
-        let mut first = 0;
-        for part in parts {
-            let columns = part.rollout.obs.leaves();
-            for ((_, staging), (_, column)) in self.obs.leaves().into_iter().zip(columns) {
-                staging.write(first, column.at(&[t]).bytes);
-            }
-            first += part.acting.rngs.len();
-        }
-        for (_, staging) in self.obs.leaves() {
-            staging.upload();
-        }
-    }
-
-    /// Moves the stacks on the device by one frame each. Where an episode began, the whole
-    /// stack is new.
-    fn show_frames(&self, t: usize, parts: &[Part<'_>], stack: usize) {
-        let (Tree::Leaf(obs), Some(frames)) = (&self.obs, &self.frames) else {
-            return self.show_whole(t, parts);
-        };
-        let (mut first, mut begun, mut whole) = (0, Vec::new(), Vec::new());
-        for part in parts {
-            let (rollout, envs) = (&*part.rollout, part.acting.rngs.len());
-            let Tree::Leaf(column) = &rollout.obs else {
-                return;
-            };
-            let row = column.at(&[t]).bytes;
-            let item = row.len() / envs;
-            let ended = rollout.terminated.at(&[t - 1]).bytes.iter();
-            let ended = ended.zip(rollout.truncated.at(&[t - 1]).bytes);
-            for (b, (terminated, truncated)) in ended.enumerate() {
-                let observation = &row[b * item..(b + 1) * item];
-                frames.write(first + b, &observation[item - item / stack..]);
-                if *terminated != 0 || *truncated != 0 {
-                    begun.push((first + b) as i64);
-                    whole.extend_from_slice(observation);
-                }
-            }
-            first += envs;
-        }
-        frames.upload();
-        let mut stacks = obs.tensor().shallow_clone();
-        let kept = stacks.narrow(1, 1, stack as i64 - 1);
-        let moved = Tensor::cat(&[kept, frames.tensor().unsqueeze(1)], 1);
-        stacks.copy_(&moved);
-        if !begun.is_empty() {
-            let mut shape = stacks.size();
-            shape[0] = begun.len() as i64;
-            let device = stacks.device();
-            let whole = Tensor::from_data_size(&whole, &shape, stacks.kind()).to_device(device);
-            let begun = Tensor::from_slice(&begun).to_device(device);
-            let _ = stacks.index_copy_(0, &begun, &whole);
+            column.select(0, t as i64).copy_(obs);
         }
     }
 

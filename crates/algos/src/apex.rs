@@ -109,13 +109,13 @@ mod tests {
     /// 1 + ½ + ¼·8 − 4 = −½, the last, with one step left, 1 + ½·8 − 6 = −1.
     #[test]
     fn actors_see_the_errors_of_n_steps() {
-        let mut policy = policy();
         let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
-        let records = policy.records();
+        let records = policy().records();
         let mut rollout = Rollout::new(3, 1, &obs, &action, None, &records, &Tree::empty());
         rollout.obs = Tree::Leaf(Array::from_slice(&[1f32, 2.0, 3.0, 4.0], &[4, 1, 1]));
         rollout.rewards = Array::from_slice(&[1f32; 3], &[3, 1]);
-        let priorities = |policy: &mut Box<dyn Policy>, rollout: &mut Rollout| {
+        let priorities = |rollout: &mut Rollout| {
+            let mut policy = policy();
             for t in 0..3 {
                 let acting = Acting {
                     explore: true,
@@ -141,18 +141,18 @@ mod tests {
             };
             column.as_slice::<f32>().to_vec()
         };
-        assert_eq!(priorities(&mut policy, &mut rollout), [1.0, 0.5, 1.0]);
+        assert_eq!(priorities(&mut rollout), [1.0, 0.5, 1.0]);
 
         // The episode is cut off with the second step, at the observation 10, worth 20: the
         // errors are 1 + ½ + ¼·20 − 2 = 4.5 and 1 + ½·20 − 4 = 7.
         rollout.truncated = Array::from_slice(&[0u8, 1, 0], &[3, 1]);
         rollout.final_at = vec![(1, 0)];
         rollout.final_obs = Tree::Leaf(Array::from_slice(&[10f32, 0.0], &[2, 1]));
-        assert_eq!(priorities(&mut policy, &mut rollout), [4.5, 7.0, 1.0]);
+        assert_eq!(priorities(&mut rollout), [4.5, 7.0, 1.0]);
 
         // The task ends there: 1 + ½ − 2 and 1 − 4.
         rollout.terminated = Array::from_slice(&[0u8, 1, 0], &[3, 1]);
-        assert_eq!(priorities(&mut policy, &mut rollout), [0.5, 3.0, 1.0]);
+        assert_eq!(priorities(&mut rollout), [0.5, 3.0, 1.0]);
     }
 
     /// Noise, fractions and chance are each environment's own: whom it shares a batch with does
@@ -183,29 +183,28 @@ mod tests {
                 .map(|envs| envs.map(|i| stream(1, "policy", i)).collect())
                 .into();
             let mut states = [Tree::empty(), Tree::empty()];
-            for t in 0..=STEPS {
-                let parts = rollouts.iter_mut().zip(&mut rngs).zip(&mut states);
-                let parts = parts.zip([0, 2]);
-                let mut parts: Vec<Part<'_>> = parts
-                    .map(|(((rollout, rngs), state), first_env)| Part {
-                        rollout,
-                        acting: Acting {
-                            explore: true,
-                            env_steps: 0,
-                            first_env,
-                            total_envs: 3,
-                            rngs,
-                            state,
-                        },
-                    })
-                    .collect();
-                if t == STEPS {
-                    policy.finish(0, &mut parts);
-                } else if together {
-                    policy.act_together(t, 0, &mut parts);
-                } else {
-                    for part in parts {
-                        policy.act(t, part.rollout, part.acting);
+            let parts = rollouts.iter_mut().zip(&mut rngs).zip(&mut states);
+            let mut all: Vec<_> = parts.zip([0, 2]).collect();
+            // Together: all in one batch; else one after the other.
+            for group in all.chunks_mut(if together { 2 } else { 1 }) {
+                for t in 0..=STEPS {
+                    let parts = group
+                        .iter_mut()
+                        .map(|(((rollout, rngs), state), first)| Part {
+                            rollout,
+                            acting: Acting {
+                                explore: true,
+                                env_steps: 0,
+                                first_env: *first,
+                                total_envs: 3,
+                                rngs,
+                                state,
+                            },
+                        });
+                    let mut parts: Vec<Part<'_>> = parts.collect();
+                    match t {
+                        STEPS => policy.finish(0, &mut parts),
+                        _ => policy.act_together(t, 0, &mut parts),
                     }
                 }
             }

@@ -31,6 +31,7 @@ pub fn all() -> &'static [Preset] {
     presets![
         "atari/a2c",
         "atari/apex-dqn",
+        "atari/apex-dqn.gpu",
         "atari/apex-rainbow",
         "atari/apex-rainbow-iqn",
         "atari/appo",

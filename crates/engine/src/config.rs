@@ -62,6 +62,11 @@ pub struct Settings {
     pub tf32: bool,
     /// Threads of one libtorch operation of the learner; 0 chooses by mode and cores.
     pub torch_threads: usize,
+    /// With `asynchronous` and a replay: threads that store steps and draw batches ahead of the
+    /// learner, into memory that a GPU fetches by itself; 0 leaves both to the learner.
+    pub prefetch_threads: usize,
+    /// With `asynchronous` and a replay: updates between two publications of the weights.
+    pub publish_every_updates: u64,
     /// Each environment first plays up to so many random steps, so that they do not run in step.
     pub decorrelate_steps: u64,
     /// End the run when the mean return of the last 100 episodes reaches this.
@@ -163,6 +168,8 @@ impl Default for Settings {
             device: DeviceChoice::Auto,
             tf32: true,
             torch_threads: 0,
+            prefetch_threads: 0,
+            publish_every_updates: 1,
             decorrelate_steps: 0,
             stop_at_return: None,
             log_every_steps: 10_000,
@@ -333,6 +340,20 @@ impl RunConfig {
             "fixed_lag",
             lag.unwrap_or(0),
             "between 1 and 16, and only with asynchronous=true",
+        )?;
+        let free = s.asynchronous && s.fixed_lag.is_none();
+        require(
+            s.prefetch_threads == 0 || free && s.prefetch_threads <= 64,
+            "prefetch_threads",
+            s.prefetch_threads,
+            "at most 64, and 0 unless asynchronous=true without fixed_lag: what is drawn ahead \
+             depends on the speed of the machine",
+        )?;
+        require(
+            s.publish_every_updates >= 1,
+            "publish_every_updates",
+            s.publish_every_updates,
+            "at least 1",
         )?;
         let serial = s.mode == Mode::Serial;
         require(

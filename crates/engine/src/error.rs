@@ -38,6 +38,9 @@ pub enum EngineError {
     /// The replay refused something.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// The threads that draw batches ahead failed.
+    #[error("the threads that draw batches ahead (prefetch_threads) failed: {0}")]
+    Prefetch(String),
     /// Actors and learner lost each other.
     #[error(transparent)]
     Transport(#[from] TransportError),

@@ -8,16 +8,20 @@ use starling_algos::{
     Algorithm, Batch, Experience, Learner, Progress, ReplayNeeds, Report, Spaces,
 };
 use starling_envs::{Rng, Rollout, stream};
-use starling_nets::Device;
+use starling_nets::{Device, pin};
 use starling_replay::{
-    Layout, RateLimiter, Replay, ReplayError, SampleId, SequenceBatch, TransitionBatch,
+    Draw, Filled, Layout, Prefetcher, RateLimiter, Replay, ReplayError, SampleId, SequenceBatch,
+    TransitionBatch,
 };
-use starling_tree::Tree;
+use starling_tree::{Array, Tree};
 
 use crate::EngineError;
 
 /// Updates in one round at most.
 const MOST_UPDATES: usize = 1000;
+
+/// A batch takes milliseconds: threads that need longer have failed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A learner with what feeds it.
 pub(crate) struct Pupil {
@@ -26,9 +30,41 @@ pub(crate) struct Pupil {
     /// Updates since the beginning.
     pub(crate) updates: u64,
     pub(crate) means: Means,
-    /// Time spent on learning, and how much of it on bringing batches to the device.
-    pub(crate) learning: Duration,
-    pub(crate) assembling: Duration,
+    pub(crate) times: Times,
+}
+
+/// Where the learner's time went since the beginning.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Times {
+    /// Everything.
+    pub(crate) all: Duration,
+    /// Experience went into the replay.
+    pub(crate) insert: Duration,
+    /// Batches were drawn from it, or waited for.
+    pub(crate) draw: Duration,
+    /// Batches were brought to the device.
+    pub(crate) assemble: Duration,
+    /// The replay was given new priorities.
+    pub(crate) prioritize: Duration,
+}
+
+impl Times {
+    /// What went by since `before`: by name, the rest being `update`.
+    pub(crate) fn since(&self, before: &Times) -> [(&'static str, Duration); 5] {
+        let insert = self.insert - before.insert;
+        let draw = self.draw - before.draw;
+        let assemble = self.assemble - before.assemble;
+        let prioritize = self.prioritize - before.prioritize;
+        let all = self.all - before.all;
+        let update = all.saturating_sub(insert + draw + assemble + prioritize);
+        [
+            ("insert", insert),
+            ("draw", draw),
+            ("assemble", assemble),
+            ("prioritize", prioritize),
+            ("update", update),
+        ]
+    }
 }
 
 /// Where batches come from.
@@ -44,7 +80,12 @@ pub(crate) struct ReplayFeed {
     pub(crate) replay: Arc<Replay>,
     pub(crate) limiter: RateLimiter,
     pub(crate) rng: Rng,
-    drawn: Drawn,
+    /// Buffers that nothing is in.
+    spare: Vec<Drawn>,
+    /// Threads that draw ahead; 0 to draw when a batch is needed.
+    threads: usize,
+    /// Begins with the first batch.
+    prefetcher: Option<Prefetcher<Drawn>>,
 }
 
 /// What the replay draws, in buffers that are used again.
@@ -53,23 +94,37 @@ enum Drawn {
     Sequences(Box<SequenceBatch>),
 }
 
-impl Drawn {
-    fn new(needs: &ReplayNeeds, layout: &Layout) -> Result<Self, ReplayError> {
-        let size = needs.batch_size;
-        Ok(match needs.replay.sequence {
-            None => Drawn::Transitions(Box::new(TransitionBatch::new(layout, size))),
-            Some(_) => {
-                let batch = SequenceBatch::new(&needs.replay, layout, size)?;
-                Drawn::Sequences(Box::new(batch))
-            }
-        })
-    }
-
+impl Draw for Drawn {
     fn draw(&mut self, replay: &Replay, beta: f64, rng: &mut Rng) -> Result<(), ReplayError> {
         match self {
             Drawn::Transitions(batch) => replay.sample_into(batch, beta, rng),
             Drawn::Sequences(batch) => replay.sample_sequences_into(batch, beta, rng),
         }
+    }
+}
+
+impl Drawn {
+    /// Buffers whose observations lie where the device can fetch them by itself.
+    fn new(needs: &ReplayNeeds, layout: &Layout, device: Device) -> Result<Self, ReplayError> {
+        let size = needs.batch_size;
+        let pin_all = |obs: &mut Tree<Array>| {
+            for (_, array) in obs.leaves_mut() {
+                pin(array, device);
+            }
+        };
+        Ok(match needs.replay.sequence {
+            None => {
+                let mut batch = TransitionBatch::new(layout, size);
+                pin_all(&mut batch.obs);
+                pin_all(&mut batch.next_obs);
+                Drawn::Transitions(Box::new(batch))
+            }
+            Some(_) => {
+                let mut batch = SequenceBatch::new(&needs.replay, layout, size)?;
+                pin_all(&mut batch.obs);
+                Drawn::Sequences(Box::new(batch))
+            }
+        })
     }
 
     fn batch(&self) -> Batch<'_> {
@@ -94,17 +149,22 @@ impl Pupil {
         seed: u64,
         device: Device,
         envs: usize,
+        prefetch_threads: usize,
     ) -> Result<Self, EngineError> {
         let feed = match algorithm.experience() {
             Experience::Rollouts { .. } => Feed::Rollouts,
             Experience::Transitions(needs) => {
                 let layout = replay_layout(algorithm, spaces, envs);
+                let buffers = (2 * prefetch_threads).max(1);
+                let spare = (0..buffers).map(|_| Drawn::new(&needs, &layout, device));
                 Feed::Replay(Box::new(ReplayFeed {
-                    drawn: Drawn::new(&needs, &layout)?,
+                    spare: spare.collect::<Result<_, _>>()?,
                     replay: Arc::new(Replay::new(needs.replay.clone(), layout)?),
                     limiter: RateLimiter::new(needs.rate.clone())?,
                     needs: *needs,
                     rng: stream(seed, "replay", 0),
+                    threads: prefetch_threads,
+                    prefetcher: None,
                 }))
             }
         };
@@ -113,8 +173,7 @@ impl Pupil {
             feed,
             updates: 0,
             means: Means::default(),
-            learning: Duration::ZERO,
-            assembling: Duration::ZERO,
+            times: Times::default(),
         })
     }
 
@@ -152,7 +211,7 @@ impl Pupil {
             Feed::Rollouts => self.learn_from_rollouts(rollouts, progress)?,
             Feed::Replay(_) => self.learn_from_replay(rollouts, progress)?,
         }
-        self.learning += began.elapsed();
+        self.times.all += began.elapsed();
         Ok(self.updates - before)
     }
 
@@ -182,9 +241,9 @@ impl Pupil {
         let Feed::Replay(feed) = &mut self.feed else {
             return Ok(());
         };
-        for (first_env, rollout) in rollouts {
-            feed.insert(rollout, *first_env)?;
-        }
+        let began = Instant::now();
+        feed.insert_all(rollouts)?;
+        self.times.insert += began.elapsed();
         // Not for ever: between rounds the run looks whether it should end.
         for _ in 0..MOST_UPDATES {
             let Feed::Replay(feed) = &mut self.feed else {
@@ -193,18 +252,23 @@ impl Pupil {
             if !feed.may_learn() {
                 break;
             }
-            let (replay, drawn) = (&feed.replay, &mut feed.drawn);
             let beta = feed.needs.beta.at(progress.fraction());
-            drawn.draw(replay, beta, &mut feed.rng)?;
-            feed.limiter.sampled(feed.needs.batch_steps());
+            let began = Instant::now();
+            let Some(drawn) = feed.next(beta)? else {
+                break;
+            };
+            self.times.draw += began.elapsed();
             let report = self.learner.update(drawn.batch(), progress);
             let report = report.map_err(|source| EngineError::Learn {
                 step: progress.env_steps,
                 source,
             })?;
+            let began = Instant::now();
             if let Some(priorities) = &report.priorities {
-                replay.update_priorities(drawn.ids(), priorities)?;
+                feed.replay.update_priorities(drawn.ids(), priorities)?;
             }
+            self.times.prioritize += began.elapsed();
+            feed.spare.push(drawn);
             let unlimited = feed.needs.rate.samples_per_insert.is_none();
             self.count(&report);
             if unlimited {
@@ -216,7 +280,7 @@ impl Pupil {
 
     fn count(&mut self, report: &Report) {
         self.updates += 1;
-        self.assembling += Duration::from_secs_f64(report.assemble_s);
+        self.times.assemble += Duration::from_secs_f64(report.assemble_s);
         for (name, value) in &report.metrics {
             self.means.add(name, *value);
         }
@@ -225,14 +289,82 @@ impl Pupil {
 
 impl ReplayFeed {
     fn may_learn(&self) -> bool {
+        let ahead = self.prefetcher.as_ref();
+        ahead.is_some_and(|prefetcher| prefetcher.ahead() > 0) || self.may_draw()
+    }
+
+    fn may_draw(&self) -> bool {
         !self.replay.is_empty() && self.limiter.may_sample(self.needs.batch_steps())
     }
 
-    fn insert(&mut self, rollout: &Rollout, first_env: usize) -> Result<(), EngineError> {
-        let priorities = rollout.policy.get("priority").and_then(Tree::leaf);
-        let priorities = priorities.map(|column| column.as_slice::<f32>());
-        let steps = self.replay.insert(rollout, first_env, priorities)?;
-        self.limiter.inserted(steps as u64);
+    /// The next batch, once there may be one; `None` if there are no buffers for it. Whoever
+    /// takes it gives the buffers back to `spare`.
+    fn next(&mut self, beta: f64) -> Result<Option<Drawn>, EngineError> {
+        if self.threads == 0 {
+            let Some(mut drawn) = self.spare.pop() else {
+                return Ok(None);
+            };
+            self.limiter.sampled(self.needs.batch_steps());
+            drawn.draw(&self.replay, beta, &mut self.rng)?;
+            return Ok(Some(drawn));
+        }
+        let mut prefetcher = match self.prefetcher.take() {
+            Some(prefetcher) => prefetcher,
+            None => {
+                let (replay, rng) = (Arc::clone(&self.replay), self.rng.clone());
+                Prefetcher::new(replay, self.threads, rng)
+                    .map_err(|error| EngineError::Prefetch(error.to_string()))?
+            }
+        };
+        while self.may_draw()
+            && let Some(drawn) = self.spare.pop()
+        {
+            self.limiter.sampled(self.needs.batch_steps());
+            prefetcher.give(drawn, beta);
+        }
+        let filled = prefetcher.take(PATIENCE);
+        self.prefetcher = Some(prefetcher);
+        let Some(Filled { batch, drawn }) = filled else {
+            let reason = format!("nothing was drawn for {} s", PATIENCE.as_secs());
+            return Err(EngineError::Prefetch(reason));
+        };
+        drawn?;
+        Ok(Some(batch))
+    }
+
+    /// Stores rollouts, each with the number of its first environment, on as many threads as
+    /// draw ahead.
+    fn insert_all(&mut self, rollouts: &[(usize, &Rollout)]) -> Result<(), EngineError> {
+        let replay = &*self.replay;
+        let steps = match self.threads {
+            0 | 1 => insert(replay, rollouts.iter())?,
+            threads => {
+                // Rollouts of the same environments stay together: they have an order.
+                let mut firsts: Vec<usize> = rollouts.iter().map(|(first, _)| *first).collect();
+                firsts.sort_unstable();
+                firsts.dedup();
+                let share = |thread: usize| {
+                    let firsts = &firsts;
+                    rollouts.iter().filter(move |(first, _)| {
+                        firsts.binary_search(first).unwrap_or(0) % threads == thread
+                    })
+                };
+                std::thread::scope(|scope| {
+                    let others: Vec<_> = (1..threads.min(firsts.len()))
+                        .map(|thread| scope.spawn(move || insert(replay, share(thread))))
+                        .collect();
+                    let mut steps = insert(replay, share(0));
+                    for other in others {
+                        let its = other.join().unwrap_or_else(|_| {
+                            Err(EngineError::Prefetch("a thread panicked".into()))
+                        });
+                        steps = steps.and_then(|steps| Ok(steps + its?));
+                    }
+                    steps
+                })?
+            }
+        };
+        self.limiter.inserted(steps);
         Ok(())
     }
 
@@ -240,6 +372,20 @@ impl ReplayFeed {
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.limiter.drawn_samples(), self.limiter.inserted_steps())
     }
+}
+
+/// Stores rollouts, and returns how many steps they have.
+fn insert<'a>(
+    replay: &Replay,
+    rollouts: impl Iterator<Item = &'a (usize, &'a Rollout)>,
+) -> Result<u64, EngineError> {
+    let mut steps = 0;
+    for (first_env, rollout) in rollouts {
+        let priorities = rollout.policy.get("priority").and_then(Tree::leaf);
+        let priorities = priorities.map(|column| column.as_slice::<f32>());
+        steps += replay.insert(rollout, *first_env, priorities)? as u64;
+    }
+    Ok(steps)
 }
 
 /// The columns of a replay for an environment's spaces and what the policy records.

@@ -57,7 +57,14 @@ impl Parts {
         let collectors = collectors(config, &*algorithm, device, seed, restarts.as_ref())?;
         let spaces = spaces_of(&*spec.make(&config.env)?);
         Ok(Self {
-            pupil: Pupil::new(&*algorithm, &spaces, settings.seed, device, settings.envs)?,
+            pupil: Pupil::new(
+                &*algorithm,
+                &spaces,
+                settings.seed,
+                device,
+                settings.envs,
+                settings.prefetch_threads,
+            )?,
             algorithm,
             device,
             collectors,
@@ -180,7 +187,8 @@ impl RunConfig {
     fn actor_threads(&self) -> usize {
         let settings = &self.settings;
         let threads = match settings.threads {
-            0 => cores(),
+            // Those that draw ahead need cores too.
+            0 => cores().saturating_sub(settings.prefetch_threads).max(1),
             given => given,
         };
         let groups = match settings.mode {

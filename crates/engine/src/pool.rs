@@ -220,8 +220,12 @@ impl Pool {
         }
     }
 
-    pub(crate) fn publish(&self, weights: Weights, env_steps: u64) {
+    /// Tells actors how far the run has come.
+    pub(crate) fn progress(&self, env_steps: u64) {
         self.station.env_steps.store(env_steps, Ordering::Relaxed);
+    }
+
+    pub(crate) fn publish(&self, weights: Weights) {
         self.station.transport.publish(weights);
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use starling_algos::Algorithm;
 use starling_envs::RestartBudget;
 use starling_nets::Device;
-use starling_record::{Checkpoints, Recorder, Retention, RunFolder};
+use starling_record::{Recorder, RunFolder};
 use starling_replay::MemoryPlan;
 
 use crate::checkpoint::Moment;
@@ -17,7 +17,7 @@ use crate::parts::{Collectors, Parts};
 use crate::pool::{Pace, Pool, Start};
 use crate::profile::Profile;
 use crate::report::{self, Clock};
-use crate::saver::{Order, Saver, Written};
+use crate::saver::{Order, Saver, Written, open_checkpoints};
 use crate::tally::Tally;
 use crate::{
     EngineError, Outcome, Reason, RunConfig, Status, Watcher, Weights, checkpoint, evaluate,
@@ -35,7 +35,10 @@ pub struct Training {
     pupil: Pupil,
     collectors: Collectors,
     restarts: Option<Arc<RestartBudget>>,
+    /// What actors have.
     weights: Weights,
+    /// Updates since the weights were published.
+    unpublished: u64,
     tally: Tally,
     clock: Clock,
     profile: Arc<Profile>,
@@ -54,9 +57,9 @@ impl Training {
     /// A run from its beginning.
     pub fn start(config: RunConfig, folder: &RunFolder) -> Result<Self, EngineError> {
         let mut recorder = Recorder::create(folder)?;
-        recorder.hyperparameters(&flatten(&config.to_value()))?;
+        recorder.hyperparameters(&report::flatten(&config.to_value()))?;
         let parts = Parts::make(&config, 0)?;
-        let checkpoints = Checkpoints::open(&folder.checkpoints_path(), retention(&config))?;
+        let checkpoints = open_checkpoints(&config, folder)?;
         Ok(Self::assemble(
             config,
             parts,
@@ -74,7 +77,7 @@ impl Training {
         config: RunConfig,
         folder: &RunFolder,
     ) -> Result<(Self, Vec<String>), EngineError> {
-        let mut checkpoints = Checkpoints::open(&folder.checkpoints_path(), retention(&config))?;
+        let mut checkpoints = open_checkpoints(&config, folder)?;
         let (latest, damaged) = checkpoints.latest()?;
         let mut notes: Vec<String> = damaged.iter().map(ToString::to_string).collect();
         let mut parts = Parts::make(&config, latest.step())?;
@@ -198,6 +201,7 @@ impl Training {
             collectors: parts.collectors,
             restarts: parts.restarts,
             weights: Weights { version, values },
+            unpublished: 0,
             tally,
             profile: Arc::default(),
         }
@@ -224,8 +228,7 @@ impl Training {
     /// Collects once and learns from it.
     fn round(&mut self) -> Result<(), EngineError> {
         let version = self.weights.version;
-        let assembled = self.pupil.assembling;
-        let learned = self.pupil.learning;
+        let before = self.pupil.times;
         let updates = match &mut self.collectors {
             Collectors::Serial(actor) => {
                 // Schedules stand where the rollout began: the last one is not at their end.
@@ -268,23 +271,42 @@ impl Training {
         if let Some(restarts) = &self.restarts {
             self.tally.env_restarts = restarts.used();
         }
-        let assembling = self.pupil.assembling - assembled;
-        let learning = self.pupil.learning - learned;
-        self.profile.add("learner", "assemble", assembling);
-        let updating = learning.saturating_sub(assembling);
-        self.profile.add("learner", "update", updating);
+        for (name, time) in self.pupil.times.since(&before) {
+            if !time.is_zero() {
+                self.profile.add("learner", name, time);
+            }
+        }
         let began = Instant::now();
-        if updates > 0 {
-            self.weights.values = self.pupil.learner.weights();
-        }
-        if let Collectors::Threads(pool) = &self.collectors {
-            self.weights.version += 1;
-            pool.publish(self.weights.clone(), self.tally.env_steps);
-        } else if updates > 0 {
-            self.weights.version += 1;
-        }
+        self.publish(updates);
         self.profile.add("learner", "publish", began.elapsed());
         Ok(())
+    }
+
+    /// Gives the weights after a round with so many updates to the actors.
+    fn publish(&mut self, updates: u64) {
+        let Collectors::Threads(pool) = &self.collectors else {
+            if updates > 0 {
+                self.weights.values = self.pupil.learner.weights();
+                self.weights.version += 1;
+            }
+            return;
+        };
+        pool.progress(self.tally.env_steps);
+        self.unpublished += updates;
+        let in_rounds = self.config.pace() != Pace::Free;
+        let due = match self.pupil.feed {
+            Feed::Rollouts => 1,
+            Feed::Replay(_) => self.config.settings.publish_every_updates,
+        };
+        if self.unpublished >= due || in_rounds {
+            if self.unpublished > 0 {
+                self.weights.values = self.pupil.learner.weights();
+            }
+            self.unpublished = 0;
+            // In rounds actors count on a version of every round.
+            self.weights.version += 1;
+            pool.publish(self.weights.clone());
+        }
     }
 
     fn evaluate(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
@@ -466,33 +488,4 @@ impl Training {
         self.collectors = Collectors::Threads(pool);
         Ok(())
     }
-}
-
-fn retention(config: &RunConfig) -> Retention {
-    let checkpoint = &config.settings.checkpoint;
-    Retention {
-        keep_last: checkpoint.keep_last,
-        milestone_steps: checkpoint.milestone_steps,
-    }
-}
-
-/// Every setting by its dotted name.
-fn flatten(value: &serde_json::Value) -> Vec<(String, String)> {
-    fn walk(path: &str, value: &serde_json::Value, out: &mut Vec<(String, String)>) {
-        match value.as_object() {
-            Some(section) => {
-                for (key, value) in section {
-                    let path = match path {
-                        "" => key.clone(),
-                        _ => format!("{path}.{key}"),
-                    };
-                    walk(&path, value, out);
-                }
-            }
-            None => out.push((path.to_owned(), value.to_string())),
-        }
-    }
-    let mut out = Vec::new();
-    walk("", value, &mut out);
-    out
 }

@@ -97,6 +97,52 @@ pub(crate) fn pinned(tensor: &Tensor) -> Tensor {
     }
 }
 
+/// Host memory from which a GPU can fetch by itself, as the memory of an array.
+#[derive(Debug)]
+pub(crate) struct PinnedMemory {
+    /// 64-bit words.
+    tensor: Tensor,
+    words: usize,
+}
+
+// SAFETY: the tensor is private, and with a shared reference its memory is only read.
+unsafe impl Sync for PinnedMemory {}
+
+impl PinnedMemory {
+    pub(crate) fn new(words: usize) -> Self {
+        let zeros = Tensor::zeros([words as i64], (tch::Kind::Int64, Device::Cpu));
+        Self {
+            tensor: pinned(&zeros),
+            words,
+        }
+    }
+
+    /// Its beginning as a tensor of a kind and shape.
+    pub(crate) fn tensor(&self, kind: tch::Kind, shape: &[i64]) -> Tensor {
+        let elements: i64 = shape.iter().product();
+        self.tensor
+            .view_dtype(kind)
+            .narrow(0, 0, elements)
+            .view(shape)
+    }
+}
+
+impl starling_tree::Memory for PinnedMemory {
+    fn words(&self) -> &[u64] {
+        // SAFETY: the tensor owns so many contiguous words, which only `words_mut` writes.
+        unsafe { std::slice::from_raw_parts(self.tensor.data_ptr().cast(), self.words) }
+    }
+
+    fn words_mut(&mut self) -> &mut [u64] {
+        // SAFETY: as above, and nobody else has the tensor's memory while `self` is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.tensor.data_ptr().cast(), self.words) }
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
 /// Overwrites part of a tensor in host memory.
 ///
 /// # Panics

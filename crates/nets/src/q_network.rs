@@ -40,6 +40,11 @@ pub struct QNetConfig {
     /// Noisy layers in the head, with deviations that start at this over √inputs (σ₀); null for
     /// plain layers.
     pub noisy_sigma: Option<f64>,
+    /// Compute the torso in bfloat16: about half the time where the hardware has it. Weights,
+    /// heads and losses stay float32.
+    pub bf16: bool,
+    /// Lay images out with the channels of a pixel together, which GPUs are faster with.
+    pub channels_last: bool,
 }
 
 impl Default for QNetConfig {
@@ -55,6 +60,8 @@ impl Default for QNetConfig {
             dueling: false,
             head_hidden: 0,
             noisy_sigma: None,
+            bf16: false,
+            channels_last: false,
         }
     }
 }
@@ -147,6 +154,8 @@ impl QNetConfig {
             activation: self.activation,
             layer_norm: self.layer_norm,
             orthogonal: self.orthogonal,
+            bf16: self.bf16,
+            channels_last: self.channels_last,
             ..NetConfig::default()
         }
     }

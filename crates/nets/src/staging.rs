@@ -1,6 +1,6 @@
 //! Host memory from which a device is fed.
 
-use starling_tree::Spec;
+use starling_tree::{Array, Spec};
 use tch::{Device, Tensor};
 
 use crate::convert::kind_of;
@@ -39,6 +39,26 @@ impl Staging {
         native::write_bytes(&self.host, first * self.row_bytes, bytes);
     }
 
+    /// Overwrites all rows with those of an array of the same size and brings them to the device.
+    /// A GPU fetches a [`pin`]ned array in its own time: it must not change before the thread's
+    /// stream got there.
+    pub fn load(&self, array: &Array) {
+        let memory = array
+            .memory()
+            .and_then(|memory| memory.as_any().downcast_ref());
+        match memory {
+            Some(memory) if self.device.device() != Device::Cpu => {
+                let memory: &native::PinnedMemory = memory;
+                let from = memory.tensor(self.device.kind(), &self.device.size());
+                native::copy_async(&self.device, &from);
+            }
+            _ => {
+                self.write(0, array.bytes());
+                self.upload();
+            }
+        }
+    }
+
     /// Brings all rows to the device; a GPU does so in its own time.
     pub fn upload(&self) {
         if self.device.device() != Device::Cpu {
@@ -49,5 +69,12 @@ impl Staging {
     /// The rows on the device, always the same tensor.
     pub fn tensor(&self) -> &Tensor {
         &self.device
+    }
+}
+
+/// Moves an array to memory from which the device can fetch by itself, where the device is a GPU.
+pub fn pin(array: &mut Array, device: Device) {
+    if let Device::Cuda(_) = device {
+        array.move_to(native::PinnedMemory::new);
     }
 }

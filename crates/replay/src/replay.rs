@@ -1,5 +1,6 @@
 //! The replay: rings of rows, written, drawn from and given priorities at the same time.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -254,21 +255,13 @@ impl Replay {
         let Some(config) = &self.config().priority else {
             return Ok(0);
         };
+        let stream_of = |at: usize| ids[at].slot / self.plan.rows;
         let mut late = 0;
-        let stream_of = |id: &SampleId| id.slot / self.plan.rows;
-        let mut rest = ids.iter().zip(priorities).peekable();
         let mut weights = Vec::with_capacity(ids.len().min(64));
-        while let Some((first, _)) = rest.peek() {
-            let stream = stream_of(first);
-            let same = |next: &(&SampleId, &f32)| stream_of(next.0) == stream;
-            if stream >= self.rings.len() {
-                late += std::iter::from_fn(|| rest.next_if(same)).count();
-                continue;
-            }
+        let mut change = |ring: &mut Ring, stream: usize, range: Range<usize>| {
             weights.clear();
-            let mut ring = self.write(stream);
-            while let Some((&id, &value)) = rest.next_if(same) {
-                if self.is_current(&ring, id) {
+            for (&id, &value) in ids[range.clone()].iter().zip(&priorities[range]) {
+                if self.is_current(ring, id) {
                     let priority = f64::from(value);
                     weights.push((id.slot % self.plan.rows, config.weight(priority)));
                     raise(&self.largest, priority);
@@ -278,9 +271,31 @@ impl Replay {
             }
             ring.tree.set_many(weights.drain(..));
             let entries = ring.entries;
-            self.publish(stream, &ring, entries);
+            self.publish(stream, ring, entries);
+        };
+        // Whoever draws a batch goes through the streams in the same order. Waiting for a stream
+        // that is being read would mean to wait again at each that follows: those are left for
+        // the end.
+        let (mut busy, mut first, mut unknown) = (Vec::new(), 0, 0);
+        while first < ids.len() {
+            let stream = stream_of(first);
+            let same = (first..ids.len()).take_while(|&at| stream_of(at) == stream);
+            let range = first..first + same.count();
+            first = range.end;
+            if stream >= self.rings.len() {
+                unknown += range.len();
+            } else if busy.iter().all(|(other, _)| *other != stream)
+                && let Ok(mut ring) = self.rings[stream].try_write()
+            {
+                change(&mut ring, stream, range);
+            } else {
+                busy.push((stream, range));
+            }
         }
-        Ok(late)
+        for (stream, range) in busy {
+            change(&mut self.write(stream), stream, range);
+        }
+        Ok(late + unknown)
     }
 
     /// All entries that can be drawn now, from the first slot to the last.

@@ -1,5 +1,8 @@
 //! Typed, shaped bytes.
 
+use std::any::Any;
+use std::fmt::Debug;
+
 use serde::{Deserialize, Serialize};
 
 /// The type of an array's elements. Flags and masks are `U8` with the values 0 and 1.
@@ -90,8 +93,56 @@ impl Spec {
 pub struct Array {
     dtype: DType,
     shape: Vec<usize>,
-    words: Vec<u64>,
+    words: Words,
     byte_len: usize,
+}
+
+/// Memory that an [`Array`] can lie in instead of the heap, such as memory that a device reads
+/// by itself. It stays in its place for as long as it lives.
+pub trait Memory: Debug + Send + Sync {
+    /// All of it.
+    fn words(&self) -> &[u64];
+
+    /// All of it, to be written.
+    fn words_mut(&mut self) -> &mut [u64];
+
+    /// For those who know what kind of memory it may be.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// Where the elements are. A copy of an array is always on the heap.
+#[derive(Debug)]
+enum Words {
+    Heap(Vec<u64>),
+    Special(Box<dyn Memory>),
+}
+
+impl Words {
+    fn get(&self) -> &[u64] {
+        match self {
+            Words::Heap(words) => words,
+            Words::Special(memory) => memory.words(),
+        }
+    }
+
+    fn get_mut(&mut self) -> &mut [u64] {
+        match self {
+            Words::Heap(words) => words,
+            Words::Special(memory) => memory.words_mut(),
+        }
+    }
+}
+
+impl Clone for Words {
+    fn clone(&self) -> Self {
+        Words::Heap(self.get().to_vec())
+    }
+}
+
+impl PartialEq for Words {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
 }
 
 impl Array {
@@ -101,8 +152,27 @@ impl Array {
         Self {
             dtype,
             shape: shape.to_vec(),
-            words: vec![0; byte_len.div_ceil(8)],
+            words: Words::Heap(vec![0; byte_len.div_ceil(8)]),
             byte_len,
+        }
+    }
+
+    /// Moves the elements to other memory, which `make` gives for a number of words.
+    ///
+    /// # Panics
+    /// When the memory has another size.
+    pub fn move_to<M: Memory + 'static>(&mut self, make: impl FnOnce(usize) -> M) {
+        let words = self.words.get();
+        let mut memory = make(words.len());
+        memory.words_mut().copy_from_slice(words);
+        self.words = Words::Special(Box::new(memory));
+    }
+
+    /// The memory that the elements lie in; `None` on the heap.
+    pub fn memory(&self) -> Option<&dyn Memory> {
+        match &self.words {
+            Words::Heap(_) => None,
+            Words::Special(memory) => Some(&**memory),
         }
     }
 
@@ -158,12 +228,12 @@ impl Array {
 
     /// All elements as bytes.
     pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.byte_len]
+        &bytemuck::cast_slice(self.words.get())[..self.byte_len]
     }
 
     /// All elements as bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.byte_len]
+        &mut bytemuck::cast_slice_mut(self.words.get_mut())[..self.byte_len]
     }
 
     /// All elements.
@@ -203,7 +273,7 @@ impl Array {
     /// When the index is out of range or longer than the shape.
     pub fn at_mut(&mut self, index: &[usize]) -> ViewMut<'_> {
         let range = self.range(index);
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(self.words.get_mut());
         ViewMut {
             dtype: self.dtype,
             shape: &self.shape[index.len()..],
@@ -327,6 +397,35 @@ mod tests {
         assert_eq!(array.as_slice::<f32>()[10..], [5.0, 6.0]);
         assert_eq!(array.at(&[1]).shape, [3, 2]);
         assert_eq!(array.at(&[1, 2]).as_slice::<f32>(), [5.0, 6.0]);
+    }
+
+    #[derive(Debug)]
+    struct Elsewhere(Vec<u64>);
+
+    impl Memory for Elsewhere {
+        fn words(&self) -> &[u64] {
+            &self.0
+        }
+
+        fn words_mut(&mut self) -> &mut [u64] {
+            &mut self.0
+        }
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    #[test]
+    fn an_array_can_lie_in_other_memory() {
+        let array = Array::from_slice(&[1f32, 2.0, 3.0], &[3]);
+        let mut moved = array.clone();
+        moved.move_to(|words| Elsewhere(vec![0; words]));
+        assert_eq!(moved, array);
+        moved.at_mut(&[1]).write(&[5f32]);
+        assert_eq!(moved.as_slice::<f32>(), [1.0, 5.0, 3.0]);
+        assert!(moved.memory().unwrap().as_any().is::<Elsewhere>());
+        assert!(moved.clone().memory().is_none());
     }
 
     #[test]

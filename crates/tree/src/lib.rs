@@ -11,5 +11,5 @@
 mod array;
 mod nested;
 
-pub use array::{Array, DType, Element, Spec, View, ViewMut};
+pub use array::{Array, DType, Element, Memory, Spec, View, ViewMut};
 pub use nested::{Mismatch, Tree};

@@ -13,7 +13,7 @@ use starling_replay::TransitionBatch;
 use starling_tree::{Array, Spec, Tree};
 
 use super::policy::draw_fractions;
-use super::{Errors, Method, ValueConfig, mask, pick};
+use super::{Errors, Method, ValueConfig, mask, pick, replace};
 use crate::registry::{load_learner, save_learner};
 use crate::{Batch, LearnError, Learner, Progress, Report, Saved};
 
@@ -69,14 +69,10 @@ impl Inputs {
 
     /// Takes over a batch of the same shape and the chance of one update.
     fn load(&mut self, batch: &TransitionBatch, draws: Draws) {
-        let load = |column: &Staging, array: &Array| {
-            column.write(0, array.bytes());
-            column.upload();
-        };
         for (columns, arrays) in [(&self.obs, &batch.obs), (&self.next_obs, &batch.next_obs)] {
             let arrays = arrays.leaves().into_iter();
             for ((_, column), (_, array)) in columns.leaves().into_iter().zip(arrays) {
-                load(column, array);
+                column.load(array);
             }
         }
         for (column, array) in [
@@ -84,13 +80,13 @@ impl Inputs {
             (&self.next_legal, &batch.next_legal),
         ] {
             if let (Some(column), Some(array)) = (column, array) {
-                load(column, array);
+                column.load(array);
             }
         }
-        load(&self.actions, &batch.actions);
-        load(&self.returns, &batch.returns);
-        load(&self.discounts, &batch.discounts);
-        load(&self.weights, &batch.weights);
+        self.actions.load(&batch.actions);
+        self.returns.load(&batch.returns);
+        self.discounts.load(&batch.discounts);
+        self.weights.load(&batch.weights);
         replace(&mut self.noise, draws.noise);
         replace(&mut self.fractions, draws.fractions);
     }
@@ -110,14 +106,6 @@ impl Inputs {
     fn fractions(&self, first: usize, count: usize) -> Option<Tensor> {
         let all = self.fractions.as_ref()?;
         Some(all.narrow(1, first as i64, count as i64))
-    }
-}
-
-/// Overwrites what is there, or takes it over.
-fn replace(place: &mut Option<Tensor>, new: Option<Tensor>) {
-    match (&mut *place, new) {
-        (Some(old), Some(new)) => old.copy_(&new),
-        (_, new) => *place = new,
     }
 }
 

@@ -332,13 +332,26 @@ impl<M: Method> Algorithm for ValueBased<M> {
 
     fn policy(&self, device: Device) -> Box<dyn Policy> {
         let method = Arc::clone(&self.method);
-        Box::new(policy::Greedy::new(self.config.clone(), method, device))
+        Box::new(policy::Greedy::new(
+            self.config.clone(),
+            self.frame_stack,
+            method,
+            device,
+        ))
     }
 
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
         let method = Arc::clone(&self.method);
         let config = self.config.clone();
         Box::new(learner::ValueLearner::new(config, method, seed, device))
+    }
+}
+
+/// Overwrites the tensor that is there, so that it stays in its place, or takes the new one over.
+fn replace(place: &mut Option<Tensor>, new: Option<Tensor>) {
+    match (&mut *place, new) {
+        (Some(old), Some(new)) => old.copy_(&new),
+        (_, new) => *place = new,
     }
 }
 

@@ -1,29 +1,51 @@
 //! Acting by action values: greedily, with chance and noise.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rand::RngExt as _;
 use starling_envs::{Rng, Rollout};
 use starling_nets::{
-    Device, Kind, Params, ShapeMismatch, Tensor, argmax, array_of, draw_noise, no_grad, tensor_of,
-    tensor_of_view, tree_of,
+    Device, Graph, Kind, Params, ShapeMismatch, Staging, Tensor, argmax, array_of, draw_noise,
+    no_grad, tensor_of,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
-use super::{Method, ValueConfig, mask, pick};
+use super::{Method, ValueConfig, mask, pick, replace};
 use crate::ops::{Ahead, Next, n_steps_ahead};
+use crate::shown::Shown;
 use crate::{Acting, Part, Policy};
 
 /// Takes the action of the highest value, or by chance a random one.
 pub(crate) struct Greedy<M> {
     config: ValueConfig,
+    frame_stack: Option<usize>,
     method: Arc<M>,
     params: Params,
     device: Device,
-    /// What was predicted, row by row, for the rollout whose first environment has the number;
-    /// only if the actor gives priorities.
-    trace: BTreeMap<usize, Vec<Traced>>,
+    groups: Vec<Option<Group>>,
+}
+
+/// What one forward pass looks at and gives, in memory that stays where it is, so that the pass
+/// can be recorded.
+struct Group {
+    shown: Shown,
+    /// Of its own for each environment, while exploring.
+    noise: Option<Tensor>,
+    fractions: Option<Tensor>,
+    graph: Graph<Seen>,
+    /// Numbers of the actions taken and of the best ones, `[2, B]`.
+    actions: Staging,
+    /// What was predicted, row by row, in the rollout under way; only if the actor gives
+    /// priorities.
+    trace: Vec<Traced>,
+}
+
+/// What the network says.
+struct Seen {
+    /// `[B, A, W]`.
+    outputs: Tensor,
+    /// `[B, A]`.
+    values: Tensor,
 }
 
 /// What was predicted at one row.
@@ -36,77 +58,92 @@ struct Traced {
     fractions: Option<Tensor>,
 }
 
-impl<M: Method> Greedy<M> {
-    pub(crate) fn new(config: ValueConfig, method: Arc<M>, device: Device) -> Self {
-        let params = Params::zeros(method.net().1, device);
-        Self {
-            config,
-            method,
-            params,
-            device,
-            trace: BTreeMap::new(),
-        }
-    }
-
-    /// Chooses the actions of row `t` of several rollouts, in one batch.
-    fn choose(&mut self, t: usize, parts: &mut [Part<'_>]) {
-        if parts.is_empty() {
-            return;
-        }
-        let (method, device) = (&*self.method, self.device);
+impl Group {
+    /// Draws the chance of one forward pass, from each environment's own stream.
+    fn draw<M: Method>(&mut self, method: &M, parts: &mut [Part<'_>], device: Device) {
         let length = method.net().0.head().noise;
         let count = method.fractions().choosing;
-        let (mut noise, mut fractions, mut obs) = (Vec::new(), Vec::new(), Vec::new());
-        for Part { rollout, acting } in parts.iter_mut() {
+        let (mut noise, mut fractions) = (Vec::new(), Vec::new());
+        for Part { acting, .. } in parts.iter_mut() {
             if acting.explore && length > 0 {
                 noise.push(draw_noise(length, acting.rngs, device));
             }
             fractions.extend(draw_fractions(count, acting.rngs, device));
-            obs.push(tree_of(&rollout.obs, &[t], device));
         }
-        let (noise, fractions) = (side_by_side(noise), side_by_side(fractions));
-        let Some(obs) = join(obs) else {
-            return;
+        replace(&mut self.noise, side_by_side(noise));
+        replace(&mut self.fractions, side_by_side(fractions));
+    }
+
+    /// Keeps what was predicted for the actions taken and the best ones.
+    fn keep(&mut self, t: usize, outputs: &Tensor, taken: &[i64], best: &[i64]) {
+        let rows = Array::from_slice(&[taken, best].concat(), &[2, taken.len()]);
+        self.actions.write(0, rows.bytes());
+        self.actions.upload();
+        let picked = |row| {
+            let actions = self.actions.tensor().select(0, row);
+            pick(outputs, &actions.unsqueeze(-1))
         };
-        let outputs =
-            no_grad(|| method.outputs(&self.params, &obs, noise.as_ref(), fractions.as_ref()));
-        let mut values = array_of(&method.values(&outputs));
-        let mut first = 0;
-        for part in parts {
-            let envs = part.acting.rngs.len();
-            let (taken, best) = self.decide(t, part, &mut values, first);
-            let (rollout_first, explore) = (part.acting.first_env, part.acting.explore);
-            if explore && self.config.actor_priorities {
-                let rows = |tensor: &Tensor| tensor.narrow(0, first as i64, envs as i64);
-                let outputs = rows(&outputs);
-                let pick = |actions: &[i64]| {
-                    let actions = Tensor::from_slice(actions).to_device(device);
-                    pick(&outputs, &actions.unsqueeze(-1))
-                };
-                let traced = Traced {
-                    taken: pick(&taken),
-                    best: pick(&best),
-                    fractions: fractions.as_ref().map(rows),
-                };
-                let trace = self.trace.entry(rollout_first).or_default();
-                trace.truncate(t);
-                trace.push(traced);
-            }
-            first += envs;
+        let traced = Traced {
+            taken: picked(0),
+            best: picked(1),
+            fractions: self.fractions.as_ref().map(Tensor::copy),
+        };
+        self.trace.truncate(t);
+        self.trace.push(traced);
+    }
+}
+
+impl<M: Method> Greedy<M> {
+    pub(crate) fn new(
+        config: ValueConfig,
+        frame_stack: Option<usize>,
+        method: Arc<M>,
+        device: Device,
+    ) -> Self {
+        let params = Params::zeros(method.net().1, device);
+        Self {
+            config,
+            frame_stack,
+            method,
+            params,
+            device,
+            groups: Vec::new(),
         }
     }
 
-    /// Writes the actions of one rollout, whose values begin with row `first`. Returns the actions
-    /// taken and the best ones.
+    /// The group of this number, made anew if it has another size.
+    fn group(&mut self, number: usize, parts: &[Part<'_>]) -> &mut Group {
+        let envs = parts.iter().map(|part| part.acting.rngs.len()).sum();
+        while self.groups.len() <= number {
+            self.groups.push(None);
+        }
+        let (frame_stack, device) = (self.frame_stack, self.device);
+        let group = &mut self.groups[number];
+        if group.as_ref().is_some_and(|old| old.shown.envs() != envs) {
+            *group = None;
+        }
+        group.get_or_insert_with(|| Group {
+            shown: Shown::new(parts[0].rollout, envs, frame_stack, device),
+            noise: None,
+            fractions: None,
+            graph: Graph::new(device, true),
+            actions: Staging::new(2, &Spec::new(DType::I64, &[envs]), device),
+            trace: Vec::new(),
+        })
+    }
+
+    /// Writes the actions of one rollout, whose values begin with row `first`, and notes the
+    /// actions taken and the best ones.
     fn decide(
         &self,
         t: usize,
         part: &mut Part<'_>,
         values: &mut Array,
-        first: usize,
-    ) -> (Vec<i64>, Vec<i64>) {
+        taken: &mut Vec<i64>,
+        best: &mut Vec<i64>,
+    ) {
         let Part { rollout, acting } = part;
-        let (mut taken, mut best) = (Vec::new(), Vec::new());
+        let first = taken.len();
         for (b, rng) in acting.rngs.iter_mut().enumerate() {
             let legal = rollout.legal.as_ref().map(|mask| mask.at(&[t, b]));
             let legal = legal.map(|row| row.as_slice::<u8>());
@@ -127,7 +164,6 @@ impl<M: Method> Greedy<M> {
             taken.push(action as i64);
             best.push(greedy as i64);
         }
-        (taken, best)
     }
 
     /// The numbers of the best legal actions `[N, W]` of observations that nobody acts on.
@@ -141,51 +177,78 @@ impl<M: Method> Greedy<M> {
         pick(&outputs, &values.argmax(-1, true))
     }
 
-    /// The error of every step of the rollout as the learner would see it, `[T, B]`, with the
+    /// [`best_of`](Greedy::best_of) the last observations of episodes that ended, of all parts
+    /// in order; `None` if none ended.
+    fn best_of_finals(&self, parts: &[Part<'_>]) -> Option<Tensor> {
+        let (mut obs, mut legal, mut finals) = (Vec::new(), Vec::new(), 0);
+        for Part { rollout, .. } in parts {
+            let count = rollout.final_at.len();
+            if count > 0 {
+                let first =
+                    |array: &Array| tensor_of(array, self.device).narrow(0, 0, count as i64);
+                obs.push(rollout.final_obs.map(first));
+                legal.extend_from_slice(&rollout.final_legal);
+                finals += count;
+            }
+        }
+        // How many there are changes all the time: few sizes, because a GPU's libraries choose
+        // their algorithms anew for each.
+        let rows = finals.next_power_of_two();
+        let obs = join(&obs, rows)?;
+        let legal = (!legal.is_empty()).then(|| {
+            legal.resize(legal.len() / finals * rows, 1);
+            let legal = Tensor::from_slice(&legal).reshape([rows as i64, -1]);
+            legal.to_device(self.device)
+        });
+        let best = self.best_of(&obs, legal.as_ref());
+        Some(best.narrow(0, 0, finals as i64))
+    }
+
+    /// The error of every step of the rollouts as the learner would see it, `[T · B]`, with the
     /// actor's network in place of the target network. Near the end of the rollout, steps look
     /// less than n steps ahead.
-    fn errors(&self, rollout: &Rollout, trace: &[Traced]) -> Tensor {
-        let (steps, envs) = (rollout.steps(), rollout.envs());
-        let legal = rollout.legal.as_ref();
-        let legal = legal.map(|legal| tensor_of_view(legal.at(&[steps]), self.device));
-        let after = tree_of(&rollout.obs, &[steps], self.device);
-        let mut following: Vec<Tensor> = trace.iter().map(|row| row.best.copy()).collect();
-        following.push(self.best_of(&after, legal.as_ref()));
-        let finals = rollout.final_at.len() as i64;
-        if finals > 0 {
-            let obs = rollout
-                .final_obs
-                .map(|array| tensor_of(array, self.device).narrow(0, 0, finals));
-            let legal = (!rollout.final_legal.is_empty()).then(|| {
-                let legal = Tensor::from_slice(&rollout.final_legal).reshape([finals, -1]);
-                legal.to_device(self.device)
-            });
-            following.push(self.best_of(&obs, legal.as_ref()));
-        }
+    fn errors(&self, group: &Group, parts: &[Part<'_>]) -> Tensor {
+        let (steps, envs) = (group.trace.len(), group.shown.envs());
+        let legal = parts.iter().map(|Part { rollout, .. }| {
+            let legal = rollout.legal.as_ref()?.at(&[steps]);
+            Some(starling_nets::tensor_of_view(legal, self.device))
+        });
+        let legal: Option<Vec<Tensor>> = legal.collect();
+        let legal = legal.and_then(side_by_side);
+        let mut following: Vec<Tensor> = group.trace.iter().map(|row| row.best.copy()).collect();
+        following.push(self.best_of(&group.shown.tensors(), legal.as_ref()));
+        following.extend(self.best_of_finals(parts));
 
         let count = steps * envs;
         let (mut returns, mut discounts) = (vec![0f32; count], vec![0f32; count]);
         let mut index = vec![0i64; count];
-        for b in 0..envs {
-            for (t, ahead) in ahead(rollout, b, &self.config).into_iter().enumerate() {
-                let at = t * envs + b;
-                (returns[at], discounts[at]) = (ahead.return_ as f32, ahead.discount as f32);
-                let ended = |t| rollout.final_at.iter().position(|&end| end == (t, b));
-                index[at] = match ahead.next {
-                    Next::Row(row) => (row * envs + b) as i64,
-                    // Every episode that ended has its last observation; if it had not, the
-                    // row itself would do.
-                    Next::Final(end) => match ended(end) {
-                        Some(row) => ((steps + 1) * envs + row) as i64,
-                        None => (end * envs + b) as i64,
-                    },
-                };
+        let (mut first_env, mut first_final) = (0, 0);
+        for Part { rollout, .. } in parts {
+            for b in 0..rollout.envs() {
+                let row = |t: usize| t * envs + first_env + b;
+                for (t, ahead) in ahead(rollout, b, &self.config).into_iter().enumerate() {
+                    let at = row(t);
+                    (returns[at], discounts[at]) = (ahead.return_ as f32, ahead.discount as f32);
+                    let ended = |t| rollout.final_at.iter().position(|&end| end == (t, b));
+                    let next = match ahead.next {
+                        Next::Row(t) => row(t),
+                        // Every episode that ended has its last observation; if it had not, the
+                        // row itself would do.
+                        Next::Final(end) => match ended(end) {
+                            Some(number) => (steps + 1) * envs + first_final + number,
+                            None => row(end),
+                        },
+                    };
+                    index[at] = next as i64;
+                }
             }
+            first_env += rollout.envs();
+            first_final += rollout.final_at.len();
         }
         let vector = |values: &[f32]| Tensor::from_slice(values).to_device(self.device);
         let index = Tensor::from_slice(&index).to_device(self.device);
-        let taken: Vec<&Tensor> = trace.iter().map(|row| &row.taken).collect();
-        let fractions = trace.iter().map(|row| row.fractions.as_ref());
+        let taken: Vec<&Tensor> = group.trace.iter().map(|row| &row.taken).collect();
+        let fractions = group.trace.iter().map(|row| row.fractions.as_ref());
         let fractions: Option<Vec<&Tensor>> = fractions.collect();
         let fractions = fractions.map(|parts| Tensor::cat(&parts, 0));
         let errors = self.method.errors(
@@ -216,24 +279,70 @@ impl<M: Method> Policy for Greedy<M> {
     }
 
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>) {
-        self.choose(t, &mut [Part { rollout, acting }]);
+        self.act_together(t, 0, &mut [Part { rollout, acting }]);
     }
 
-    fn act_together(&mut self, t: usize, _group: usize, parts: &mut [Part<'_>]) {
-        self.choose(t, parts);
+    fn act_together(&mut self, t: usize, group: usize, parts: &mut [Part<'_>]) {
+        if parts.is_empty() {
+            return;
+        }
+        let (method, device) = (Arc::clone(&self.method), self.device);
+        let its = self.group(group, parts);
+        its.shown.show(t, parts);
+        its.draw(&*method, parts, device);
+        let Some(Some(mut its)) = self.groups.get_mut(group).map(Option::take) else {
+            return;
+        };
+        let (obs, params) = (its.shown.tensors(), &self.params);
+        let (noise, fractions) = (its.noise.as_ref(), its.fractions.as_ref());
+        let seen = its.graph.run(|| {
+            no_grad(|| {
+                let outputs = method.outputs(params, &obs, noise, fractions);
+                let values = method.values(&outputs);
+                Seen { outputs, values }
+            })
+        });
+        let mut values = array_of(&seen.values);
+        let (mut taken, mut best) = (Vec::new(), Vec::new());
+        for part in parts.iter_mut() {
+            self.decide(t, part, &mut values, &mut taken, &mut best);
+        }
+        if parts[0].acting.explore && self.config.actor_priorities {
+            let outputs = seen.outputs.shallow_clone();
+            its.keep(t, &outputs, &taken, &best);
+        }
+        self.groups[group] = Some(its);
     }
 
-    fn finish(&mut self, _group: usize, parts: &mut [Part<'_>]) {
-        for Part { rollout, acting } in parts {
-            let trace = self.trace.remove(&acting.first_env).unwrap_or_default();
-            if trace.len() != rollout.steps() {
-                continue;
-            }
-            let priorities = array_of(&no_grad(|| self.errors(rollout, &trace)));
+    fn finish(&mut self, group: usize, parts: &mut [Part<'_>]) {
+        let Some(Some(its)) = self.groups.get_mut(group) else {
+            return;
+        };
+        let Some(steps) = parts.first().map(|part| part.rollout.steps()) else {
+            return;
+        };
+        if its.trace.len() != steps {
+            return;
+        }
+        its.shown.show(steps, parts);
+        let Some(Some(its)) = self.groups.get(group) else {
+            return;
+        };
+        let priorities = array_of(&no_grad(|| self.errors(its, parts)));
+        let priorities = priorities.as_slice::<f32>();
+        let (mut first, envs) = (0, its.shown.envs());
+        for Part { rollout, .. } in parts {
+            let its = rollout.envs();
             if let Some(Tree::Leaf(column)) = rollout.policy.get_mut("priority") {
-                let priorities = priorities.as_slice::<f32>();
-                column.as_mut_slice::<f32>().copy_from_slice(priorities);
+                for t in 0..steps {
+                    let row = t * envs + first;
+                    column.at_mut(&[t]).write(&priorities[row..row + its]);
+                }
             }
+            first += its;
+        }
+        if let Some(Some(its)) = self.groups.get_mut(group) {
+            its.trace.clear();
         }
     }
 }
@@ -247,11 +356,9 @@ fn side_by_side(mut tensors: Vec<Tensor>) -> Option<Tensor> {
     }
 }
 
-/// Observations of several rollouts as one batch.
-fn join(mut parts: Vec<Tree<Tensor>>) -> Option<Tree<Tensor>> {
-    if parts.len() < 2 {
-        return parts.pop();
-    }
+/// Observations of several rollouts as one batch, filled up to `rows` rows with zeros; `None`
+/// without any.
+fn join(parts: &[Tree<Tensor>], rows: usize) -> Option<Tree<Tensor>> {
     let columns: Vec<Vec<&Tensor>> = parts
         .iter()
         .map(|part| {
@@ -262,9 +369,16 @@ fn join(mut parts: Vec<Tree<Tensor>>) -> Option<Tree<Tensor>> {
         })
         .collect();
     let mut leaf = 0;
-    Some(parts[0].map(|_| {
-        let column: Vec<&Tensor> = columns.iter().map(|part| part[leaf]).collect();
+    Some(parts.first()?.map(|first| {
+        let mut column: Vec<Tensor> = columns
+            .iter()
+            .map(|part| part[leaf].shallow_clone())
+            .collect();
         leaf += 1;
+        let there: i64 = column.iter().map(|part| part.size()[0]).sum();
+        let mut shape = first.size();
+        shape[0] = rows as i64 - there;
+        column.push(Tensor::zeros(&shape, (first.kind(), first.device())));
         Tensor::cat(&column, 0)
     }))
 }

@@ -31,9 +31,12 @@ pub(super) fn print(config: &RunConfig, profile: &Profile, rate: f64) -> anyhow:
         "  environments only {envs:>9.0} steps/s ({:.0} % of it reached)",
         share(envs)
     );
-    say!(
-        "  learner only      {learner:>9.0} steps/s ({:.0} % of it reached)",
-        share(learner)
-    );
+    // With a replay the number of updates per step is a setting.
+    if learner.is_finite() {
+        say!(
+            "  learner only      {learner:>9.0} steps/s ({:.0} % of it reached)",
+            share(learner)
+        );
+    }
     Ok(())
 }

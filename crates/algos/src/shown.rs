@@ -1,0 +1,125 @@
+//! Observations of a group of environments that a policy looks at, in memory that stays where it
+//! is.
+
+use starling_envs::Rollout;
+use starling_nets::{Device, Staging, Tensor};
+use starling_tree::{Array, Spec, Tree};
+
+use crate::Part;
+
+/// The observations that a forward pass looks at. They stay where they are, so that the pass can
+/// be recorded, and of stacked frames only the new ones travel to a GPU.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    envs: usize,
+    obs: Tree<Staging>,
+    /// New frames of stacked observations.
+    frames: Option<Staging>,
+    frame_stack: Option<usize>,
+    /// The observations are those of the row to come: it was shown when the last rollout ended.
+    ready: bool,
+}
+
+impl Shown {
+    /// Room for the observations of `envs` environments, such as those of the rollout, which are
+    /// stacks of so many frames, if any.
+    pub(crate) fn new(
+        rollout: &Rollout,
+        envs: usize,
+        frame_stack: Option<usize>,
+        device: Device,
+    ) -> Self {
+        let item = |array: &Array| Spec::new(array.dtype(), &array.shape()[2..]);
+        let staging = |spec: &Spec| Staging::new(envs, spec, device);
+        Self {
+            envs,
+            obs: rollout.obs.map(|array| staging(&item(array))),
+            frames: match (&rollout.obs, device) {
+                (Tree::Leaf(obs), Device::Cuda(_)) if obs.shape().len() > 3 => {
+                    let spec = Spec::new(obs.dtype(), &obs.shape()[3..]);
+                    Some(staging(&spec))
+                }
+                _ => None,
+            },
+            frame_stack,
+            ready: false,
+        }
+    }
+
+    /// For how many environments there is room.
+    pub(crate) fn envs(&self) -> usize {
+        self.envs
+    }
+
+    /// The observations on the device, always the same tensors.
+    pub(crate) fn tensors(&self) -> Tree<Tensor> {
+        self.obs.map(|obs| obs.tensor().shallow_clone())
+    }
+
+    /// Brings the observations of row `t` of the parts of the group to the device. Rows come in
+    /// order; the last row of a rollout is the first of the next.
+    pub(crate) fn show(&mut self, t: usize, parts: &[Part<'_>]) {
+        if t > 0 || !self.ready {
+            match (self.frame_stack, &self.frames) {
+                (Some(stack), Some(_)) if t > 0 => self.show_frames(t, parts, stack),
+                _ => self.show_whole(t, parts),
+            }
+        }
+        self.ready = parts.first().is_some_and(|part| t == part.rollout.steps());
+    }
+
+    fn show_whole(&self, t: usize, parts: &[Part<'_>]) {
+        let mut first = 0;
+        for part in parts {
+            let columns = part.rollout.obs.leaves();
+            for ((_, staging), (_, column)) in self.obs.leaves().into_iter().zip(columns) {
+                staging.write(first, column.at(&[t]).bytes);
+            }
+            first += part.acting.rngs.len();
+        }
+        for (_, staging) in self.obs.leaves() {
+            staging.upload();
+        }
+    }
+
+    /// Moves the stacks on the device by one frame each. Where an episode began, the whole
+    /// stack is new.
+    fn show_frames(&self, t: usize, parts: &[Part<'_>], stack: usize) {
+        let (Tree::Leaf(obs), Some(frames)) = (&self.obs, &self.frames) else {
+            return self.show_whole(t, parts);
+        };
+        let (mut first, mut begun, mut whole) = (0, Vec::new(), Vec::new());
+        for part in parts {
+            let (rollout, envs) = (&*part.rollout, part.acting.rngs.len());
+            let Tree::Leaf(column) = &rollout.obs else {
+                return;
+            };
+            let row = column.at(&[t]).bytes;
+            let item = row.len() / envs;
+            let ended = rollout.terminated.at(&[t - 1]).bytes.iter();
+            let ended = ended.zip(rollout.truncated.at(&[t - 1]).bytes);
+            for (b, (terminated, truncated)) in ended.enumerate() {
+                let observation = &row[b * item..(b + 1) * item];
+                frames.write(first + b, &observation[item - item / stack..]);
+                if *terminated != 0 || *truncated != 0 {
+                    begun.push((first + b) as i64);
+                    whole.extend_from_slice(observation);
+                }
+            }
+            first += envs;
+        }
+        frames.upload();
+        let mut stacks = obs.tensor().shallow_clone();
+        let kept = stacks.narrow(1, 1, stack as i64 - 1);
+        let moved = Tensor::cat(&[kept, frames.tensor().unsqueeze(1)], 1);
+        stacks.copy_(&moved);
+        if !begun.is_empty() {
+            let mut shape = stacks.size();
+            shape[0] = begun.len() as i64;
+            let device = stacks.device();
+            let whole = Tensor::from_data_size(&whole, &shape, stacks.kind()).to_device(device);
+            let begun = Tensor::from_slice(&begun).to_device(device);
+            let _ = stacks.index_copy_(0, &begun, &whole);
+        }
+    }
+}
