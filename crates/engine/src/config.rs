@@ -73,8 +73,8 @@ pub struct Settings {
     pub stop_at_return: Option<f64>,
     /// Steps between two rows of metrics.
     pub log_every_steps: u64,
-    /// What an environment that reports an error does: `stop` ends the run with the reason,
-    /// `restart` cuts its episode off and makes it anew. A panic always ends the run.
+    /// What follows when an environment reports an error: `stop` ends the run with the reason,
+    /// `restart` cuts the episode off and makes the environment anew. A panic always ends the run.
     pub on_env_error: OnEnvError,
     /// With `on_env_error: restart`: how many environments may be made anew in the whole run.
     pub max_env_restarts: u64,
