@@ -102,7 +102,12 @@ impl Central {
         let mut handles = Vec::new();
         for thread in 0..self.threads {
             let (its_station, todo, done) = (station.clone(), todo.clone(), done.clone());
-            let work = move || step(&its_station, &todo, &done);
+            let work = move || {
+                its_station.guard(thread, || {
+                    step(&its_station, &todo, &done);
+                    Ok(())
+                });
+            };
             handles.push(station.spawn(format!("envs-{thread}"), thread, work)?);
         }
         let core = self.threads;

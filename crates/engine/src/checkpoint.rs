@@ -4,61 +4,33 @@
 //! |---|---|
 //! | `learner.safetensors` | weights, optimiser, the learner's random stream |
 //! | `actors.bin` | environments, random streams and observations (serial mode) |
-//! | `replay.bin` | the whole replay, compressed |
+//! | `replay-N.bin` | the replay in parts, compressed: those of earlier checkpoints, which are not written again, and the one with what came since |
 //! | `run.json` | counters, statistics, how far the files of metrics had got |
+//!
+//! [`Moment::take`] fixes all of it at once; [`Moment::write`] takes as long as it takes, beside
+//! training.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 use starling_algos::Saved;
 use starling_envs::Rng;
-use starling_record::{Checkpoint, CheckpointWriter, RecorderState, Window};
-use starling_replay::{RateLimiter, Replay, Snapshot};
+use starling_record::{Checkpoint, CheckpointWriter, RecorderState};
+use starling_replay::{RateLimiter, Replay, Saved as SavedReplay, Snapshot};
 use starling_tree::{Array, DType};
 
 use crate::collect::{ActorSnapshot, Crew};
 use crate::error::Unusable;
 use crate::learn::{Feed, Means, Pupil};
+use crate::tally::Tally;
 
 const LEARNER: &str = "learner.safetensors";
 const ACTORS: &str = "actors.bin";
-const REPLAY: &str = "replay.bin";
 const RUN: &str = "run.json";
-
-/// How far a run has come, and what its episodes were like.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Tally {
-    /// Steps of all environments.
-    pub(crate) env_steps: u64,
-    /// Rounds of collecting and learning.
-    pub(crate) iterations: u64,
-    /// Episodes that ended.
-    pub(crate) episodes: u64,
-    /// Episodes that ended since the last row of metrics.
-    pub(crate) new_episodes: u64,
-    /// Returns of the last 100 episodes.
-    pub(crate) returns: Window,
-    /// Discounted returns of the last 100 episodes.
-    pub(crate) discounted_returns: Window,
-    /// Lengths of the last 100 episodes.
-    pub(crate) lengths: Window,
-    /// Steps with a reward, of the last 100 episodes.
-    pub(crate) nonzero_rewards: Window,
-    /// Points of the last 100 games, where environments count them.
-    pub(crate) game_scores: Window,
-    /// Step and mean return of the last evaluation.
-    pub(crate) last_eval: Option<(u64, f64)>,
-    /// Mean return of the best evaluation.
-    pub(crate) best_eval: Option<f64>,
-    /// Steps and episodes of evaluations since the last row of metrics.
-    pub(crate) eval_steps: f64,
-    /// See `eval_steps`.
-    pub(crate) eval_episodes: f64,
-    /// Samples drawn from the replay and steps inserted by the last row of metrics.
-    pub(crate) replay_counts: (u64, u64),
-}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct RunState {
@@ -78,40 +50,95 @@ pub(crate) struct Restored {
     pub(crate) recorder: RecorderState,
     /// Whether the run continues bit for bit.
     pub(crate) exact: bool,
+    /// What the next checkpoint need not write again.
+    pub(crate) on_disk: Option<OnDisk>,
 }
 
-/// Fills a checkpoint that was begun.
-pub(crate) fn write(
-    writer: &mut CheckpointWriter<'_>,
-    pupil: &Pupil,
-    actor: Option<&Crew>,
-    tally: &Tally,
-    version: u64,
-    recorder: RecorderState,
-) -> Result<(), Unusable> {
-    writer.file(LEARNER, &to_safetensors(&pupil.learner.save())?)?;
-    if let Some(actor) = actor {
-        writer.file(ACTORS, &postcard::to_allocvec(&actor.snapshot())?)?;
+/// Where the parts of the replay are that need not be written again.
+#[derive(Clone, Debug)]
+pub(crate) struct OnDisk {
+    /// Folder of the checkpoint that has them all.
+    pub(crate) folder: PathBuf,
+    /// Which they are.
+    pub(crate) parts: SavedReplay,
+}
+
+impl OnDisk {
+    /// Whether all are still there; somebody may have made room on the disk.
+    pub(crate) fn is_complete(&self) -> bool {
+        let mut parts = self.parts.parts();
+        parts.all(|number| self.folder.join(part_name(number)).is_file())
     }
-    let (mut limiter, mut replay_rng) = (None, None);
-    if let Feed::Replay(feed) = &pupil.feed {
-        limiter = Some(feed.limiter.clone());
-        replay_rng = Some(feed.rng.clone());
-        let mut file = writer.create(REPLAY)?;
-        Snapshot::begin(&*feed.replay, None)?.write(&mut file)?;
+}
+
+/// A run as it was at one moment.
+pub(crate) struct Moment {
+    learner: Saved,
+    actors: Option<ActorSnapshot>,
+    replay: Option<(Snapshot<Arc<Replay>>, Option<OnDisk>)>,
+    state: RunState,
+}
+
+impl Moment {
+    /// Fixes the moment: the learner's arrays are copied, the replay is only marked. Rows of the
+    /// replay that are on disk are not written again.
+    pub(crate) fn take(
+        pupil: &Pupil,
+        actor: Option<&Crew>,
+        tally: &Tally,
+        version: u64,
+        recorder: RecorderState,
+        on_disk: Option<&OnDisk>,
+    ) -> Result<Self, Unusable> {
+        let (mut replay, mut limiter, mut replay_rng) = (None, None, None);
+        if let Feed::Replay(feed) = &pupil.feed {
+            limiter = Some(feed.limiter.clone());
+            replay_rng = Some(feed.rng.clone());
+            let since = on_disk.map(|on_disk| &on_disk.parts);
+            let snapshot = Snapshot::begin(Arc::clone(&feed.replay), since)?;
+            replay = Some((snapshot, on_disk.cloned()));
+        }
+        Ok(Self {
+            learner: pupil.learner.save(),
+            actors: actor.map(Crew::snapshot),
+            replay,
+            state: RunState {
+                tally: tally.clone(),
+                updates: pupil.updates,
+                version,
+                means: pupil.means.clone(),
+                recorder,
+                limiter,
+                replay_rng,
+            },
+        })
+    }
+
+    /// Fills a checkpoint that was begun. Returns the parts of the replay that it has then.
+    pub(crate) fn write(
+        self,
+        writer: &mut CheckpointWriter<'_>,
+    ) -> Result<Option<SavedReplay>, Unusable> {
+        writer.file(LEARNER, &to_safetensors(&self.learner)?)?;
+        if let Some(actors) = &self.actors {
+            writer.file(ACTORS, &postcard::to_allocvec(actors)?)?;
+        }
+        writer.file(RUN, &serde_json::to_vec_pretty(&self.state)?)?;
+        let Some((snapshot, on_disk)) = self.replay else {
+            return Ok(None);
+        };
+        let newest = snapshot.number();
+        if let Some(on_disk) = on_disk {
+            let needed = snapshot.saved().parts();
+            for number in needed.filter(|number| *number != newest) {
+                writer.link(&on_disk.folder, &part_name(number))?;
+            }
+        }
+        let mut file = writer.create(&part_name(newest))?;
+        let parts = snapshot.write(&mut file)?;
         file.finish()?;
+        Ok(Some(parts))
     }
-    let state = RunState {
-        tally: tally.clone(),
-        updates: pupil.updates,
-        version,
-        means: pupil.means.clone(),
-        recorder,
-        limiter,
-        replay_rng,
-    };
-    writer.file(RUN, &serde_json::to_vec_pretty(&state)?)?;
-    Ok(())
 }
 
 /// Brings a learner and, in serial mode, an actor to the state of a checkpoint.
@@ -125,7 +152,7 @@ pub(crate) fn read(
     pupil.learner.load(&saved)?;
     pupil.updates = state.updates;
     pupil.means = state.means;
-    let mut exact = false;
+    let (mut exact, mut on_disk) = (false, None);
     if let (Some(actor), true) = (actor, checkpoint.files().any(|name| name == ACTORS)) {
         let snapshot: ActorSnapshot = postcard::from_bytes(&checkpoint.read(ACTORS)?)?;
         exact = actor.restore(&snapshot)?;
@@ -134,18 +161,37 @@ pub(crate) fn read(
         let missing = || Unusable("it is of an algorithm without a replay".into());
         feed.limiter = state.limiter.ok_or_else(missing)?;
         feed.rng = state.replay_rng.ok_or_else(missing)?;
-        let file = checkpoint.reader(REPLAY)?;
-        let one_part = |_| -> std::io::Result<&[u8]> { Err(std::io::ErrorKind::NotFound.into()) };
+        let newest = checkpoint.files().filter_map(part_number).max();
+        let newest = checkpoint.reader(&part_name(newest.ok_or_else(missing)?))?;
+        let earlier = |number| {
+            checkpoint
+                .reader(&part_name(number))
+                .map_err(io::Error::other)
+        };
         let layout = feed.replay.layout();
-        let (replay, _) = Replay::load(file, one_part, &feed.needs.replay, layout)?;
+        let (replay, parts) = Replay::load(newest, earlier, &feed.needs.replay, layout)?;
         feed.replay = Arc::new(replay);
+        on_disk = Some(OnDisk {
+            folder: checkpoint.path().to_owned(),
+            parts,
+        });
     }
     Ok(Restored {
         tally: state.tally,
         version: state.version,
         recorder: state.recorder,
         exact,
+        on_disk,
     })
+}
+
+fn part_name(number: u64) -> String {
+    format!("replay-{number}.bin")
+}
+
+fn part_number(name: &str) -> Option<u64> {
+    let number = name.strip_prefix("replay-")?.strip_suffix(".bin")?;
+    number.parse().ok()
 }
 
 /// The weights alone, for evaluation: those that [`starling_algos::Learner::weights`] gives.

@@ -1,11 +1,13 @@
 //! Actors: environments and a policy, filling rollouts.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use starling_algos::{Acting, Algorithm, Experience, Part, Policy};
 use starling_envs::{
-    EnvError, EnvOptions, EnvSpec, Episode, Rng, Rollout, VecEnv, VecSnapshot, stream,
+    EnvError, EnvOptions, EnvSpec, Episode, RestartBudget, Rng, Rollout, VecEnv, VecSnapshot,
+    stream,
 };
 use starling_nets::{Device, ShapeMismatch};
 use starling_tree::{Array, Spec, Tree};
@@ -177,6 +179,16 @@ impl Actor {
         self.crew.episodes()
     }
 
+    /// From now on environments that report an error are made anew, as far as the budget goes.
+    pub fn restart_failed(
+        &mut self,
+        spec: &EnvSpec,
+        options: &EnvOptions,
+        budget: &Arc<RestartBudget>,
+    ) {
+        self.crew.restart_failed(spec, options, budget);
+    }
+
     pub(crate) fn crew(&self) -> &Crew {
         &self.crew
     }
@@ -216,6 +228,15 @@ impl Crew {
         }
     }
 
+    pub(crate) fn restart_failed(
+        &mut self,
+        spec: &EnvSpec,
+        options: &EnvOptions,
+        budget: &Arc<RestartBudget>,
+    ) {
+        restart_failed(&mut self.envs, spec, options, budget);
+    }
+
     pub(crate) fn place(&self) -> Place {
         self.place
     }
@@ -236,6 +257,7 @@ impl Crew {
             self.envs.reset(&mut self.rollout)?;
             self.started = true;
         }
+        warn_of_restarts(&mut self.envs, |_| ());
         self.rollout.version = version;
         self.rollout.state.clone_from(&self.state);
         Ok(())
@@ -259,6 +281,7 @@ impl Crew {
     /// Takes the actions of row `t`.
     pub(crate) fn step(&mut self, t: usize) -> Result<(), EnvError> {
         self.envs.step(t, &mut self.rollout)?;
+        warn_of_restarts(&mut self.envs, |_| ());
         forget_ended(&mut self.state, &self.rollout, t);
         Ok(())
     }
@@ -364,6 +387,25 @@ impl From<CollectError> for crate::EngineError {
             CollectError::Env(error) => error.into(),
             CollectError::Weights(error) => error.into(),
         }
+    }
+}
+
+/// From now on environments of this kind that report an error are made anew.
+pub(crate) fn restart_failed(
+    envs: &mut VecEnv,
+    spec: &EnvSpec,
+    options: &EnvOptions,
+    budget: &Arc<RestartBudget>,
+) {
+    let (spec, options) = (spec.clone(), options.clone());
+    envs.restart_failed(move || spec.make(&options), Arc::clone(budget));
+}
+
+/// Says which environments were made anew, and calls `each` with their numbers in the vector.
+pub(crate) fn warn_of_restarts(envs: &mut VecEnv, mut each: impl FnMut(usize)) {
+    for restart in envs.restarts() {
+        tracing::warn!("an environment failed and is made anew: {}", restart.cause);
+        each(restart.env);
     }
 }
 

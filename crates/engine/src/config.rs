@@ -73,6 +73,11 @@ pub struct Settings {
     pub stop_at_return: Option<f64>,
     /// Steps between two rows of metrics.
     pub log_every_steps: u64,
+    /// What an environment that reports an error does: `stop` ends the run with the reason,
+    /// `restart` cuts its episode off and makes it anew. A panic always ends the run.
+    pub on_env_error: OnEnvError,
+    /// With `on_env_error: restart`: how many environments may be made anew in the whole run.
+    pub max_env_restarts: u64,
     /// Evaluation on environments of its own.
     pub eval: EvalConfig,
     /// Checkpoints.
@@ -93,6 +98,17 @@ pub enum Mode {
     /// Several threads with environments, and one that chooses the actions of all in large
     /// batches: the mode for a GPU.
     Central,
+}
+
+/// What follows when an environment reports an error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnEnvError {
+    /// The run ends with the reason.
+    #[default]
+    Stop,
+    /// Its episode is cut off, and it is made anew.
+    Restart,
 }
 
 /// When and how much to evaluate.
@@ -157,6 +173,8 @@ impl Default for Settings {
             decorrelate_steps: 0,
             stop_at_return: None,
             log_every_steps: 10_000,
+            on_env_error: OnEnvError::Stop,
+            max_env_restarts: 100,
             eval: EvalConfig::default(),
             checkpoint: CheckpointConfig::default(),
             stall_timeout_s: 300.0,
@@ -297,6 +315,12 @@ impl RunConfig {
             "log_every_steps",
             s.log_every_steps,
             "at least 1",
+        )?;
+        require(
+            s.on_env_error == OnEnvError::Stop || s.max_env_restarts >= 1,
+            "max_env_restarts",
+            s.max_env_restarts,
+            "at least 1 with on_env_error=restart",
         )?;
         let episodes = s.eval.episodes;
         require(episodes >= 1, "eval.episodes", episodes, "at least 1")?;

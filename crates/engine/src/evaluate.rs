@@ -1,12 +1,13 @@
 //! How good a policy is: whole episodes on environments of their own, without exploration.
 
-use starling_algos::{Acting, Algorithm, Part};
+use starling_algos::{Acting, Algorithm, Part, Policy};
 use starling_envs::{Rng, Rollout, VecEnv, stream};
 use starling_nets::Device;
-use starling_record::{Row, Summary};
+use starling_record::{Checkpoint, Row, Summary};
 use starling_tree::Tree;
 
-use crate::collect::forget_ended;
+use crate::checkpoint;
+use crate::collect::{forget_ended, restart_failed, warn_of_restarts};
 use crate::{EngineError, RunConfig, Weights};
 
 /// The episodes of one evaluation, in a fixed order.
@@ -60,6 +61,9 @@ pub fn evaluate(
     let spec = config.env_spec()?;
     let options = config.env.for_evaluation();
     let mut envs = VecEnv::new(spec, &options, count, seed, "eval", first)?;
+    if let Some(budget) = config.restart_budget() {
+        restart_failed(&mut envs, spec, &options, &budget);
+    }
     let mut policy = algorithm.policy(device);
     policy.load(&weights.values)?;
     let mut rollout = Rollout::new(
@@ -96,6 +100,8 @@ pub fn evaluate(
         for (course, &reward) in course.iter_mut().zip(rollout.rewards.as_slice::<f32>()) {
             course.step(reward, marks);
         }
+        // An episode that was cut off by a failure does not count; another takes its place.
+        warn_of_restarts(&mut envs, |env| course[env] = Course::default());
         forget_ended(acting.state, &rollout, 0);
         let rollout_and_acting = Part {
             rollout: &mut rollout,
@@ -129,6 +135,63 @@ pub fn evaluate(
         lengths: in_order.iter().map(|played| played.length).collect(),
         returns_at: (0..marks.len()).map(at).collect(),
     })
+}
+
+/// Plays episodes with the weights of a checkpoint, and notes the returns at some steps of each.
+pub fn evaluate_checkpoint(
+    config: &RunConfig,
+    checkpoint: &Checkpoint,
+    episodes: usize,
+    seed: u64,
+    marks: &[u64],
+) -> Result<Evaluation, EngineError> {
+    starling_nets::set_threads(config.torch_threads());
+    let algorithm = config.algorithm()?;
+    let device = config.settings.device.resolve()?;
+    let weights = Weights {
+        version: 0,
+        values: weights_of(config, checkpoint, &*algorithm, device)?,
+    };
+    evaluate(
+        config,
+        &*algorithm,
+        &weights,
+        device,
+        episodes,
+        seed,
+        0,
+        marks,
+    )
+}
+
+/// The policy of a checkpoint, ready to act.
+pub fn policy_of_checkpoint(
+    config: &RunConfig,
+    checkpoint: &Checkpoint,
+) -> Result<Box<dyn Policy>, EngineError> {
+    let algorithm = config.algorithm()?;
+    let device = config.settings.device.resolve()?;
+    let mut policy = algorithm.policy(device);
+    policy.load(&weights_of(config, checkpoint, &*algorithm, device)?)?;
+    Ok(policy)
+}
+
+fn weights_of(
+    config: &RunConfig,
+    checkpoint: &Checkpoint,
+    algorithm: &dyn Algorithm,
+    device: Device,
+) -> Result<Vec<f32>, EngineError> {
+    let unusable = |reason: String| EngineError::Checkpoint {
+        path: checkpoint.path().to_owned(),
+        reason,
+    };
+    let saved = checkpoint::read_learner(checkpoint).map_err(|error| unusable(error.0))?;
+    let mut learner = algorithm.learner(config.settings.seed, device);
+    learner
+        .load(&saved)
+        .map_err(|error| unusable(error.to_string()))?;
+    Ok(learner.weights())
 }
 
 /// One episode.

@@ -14,20 +14,24 @@ mod error;
 mod evaluate;
 mod learn;
 mod limits;
+mod parts;
 mod pool;
 mod profile;
+mod report;
 mod run;
+mod saver;
+mod tally;
 mod transport;
+mod watch;
 
 pub use collect::{Actor, CollectError, Place};
 pub use config::{
-    CheckpointConfig, EvalConfig, Mode, RunConfig, Settings, merge as merge_settings,
+    CheckpointConfig, EvalConfig, Mode, OnEnvError, RunConfig, Settings, merge as merge_settings,
 };
 pub use error::EngineError;
-pub use evaluate::{Evaluation, evaluate};
+pub use evaluate::{Evaluation, evaluate, evaluate_checkpoint, policy_of_checkpoint};
 pub use limits::{Limits, limits};
 pub use profile::{Profile, Spent};
-pub use run::{
-    Outcome, Reason, Status, Training, Watcher, evaluate_checkpoint, policy_of_checkpoint,
-};
+pub use run::Training;
 pub use transport::{InProcess, Parcel, Transport, TransportError, Wanted, Weights};
+pub use watch::{Outcome, Reason, Status, Watcher};

@@ -292,7 +292,8 @@ fn act(station: &Station, number: usize, mut actor: Actor) -> Result<(), EngineE
     Ok(())
 }
 
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(message), _) => message,
         (_, Some(message)) => message,

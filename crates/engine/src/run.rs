@@ -1,31 +1,27 @@
 //! The loop of a run: collect, learn, log, evaluate, checkpoint.
 
-use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use starling_algos::{Algorithm, Policy, Progress};
-use starling_envs::Episode;
+use starling_algos::Algorithm;
+use starling_envs::RestartBudget;
 use starling_nets::Device;
-use starling_record::{
-    Checkpoint, Checkpoints, Recorder, Retention, Row, RunFolder, Summary, Window,
-};
+use starling_record::{Checkpoints, Recorder, Retention, RunFolder};
 use starling_replay::MemoryPlan;
 
-use crate::central::{Central, GROUPS, crews};
-use crate::checkpoint::{self, Tally};
-use crate::collect::{Place, Recruits, rollout_steps};
-use crate::config::{cores, spaces_of};
+use crate::checkpoint::Moment;
 use crate::error::Unusable;
 use crate::learn::{Feed, Pupil};
-use crate::pool::{Idle, Pace, Pool, Start};
+use crate::parts::{Collectors, Parts};
+use crate::pool::{Pace, Pool, Start};
 use crate::profile::Profile;
-use crate::{Actor, EngineError, Evaluation, Mode, RunConfig, Weights, evaluate};
-
-/// Episodes that statistics look back on.
-const WINDOW: usize = 100;
+use crate::report::{self, Clock};
+use crate::saver::{Order, Saver, Written};
+use crate::tally::Tally;
+use crate::{
+    EngineError, Outcome, Reason, RunConfig, Status, Watcher, Weights, checkpoint, evaluate,
+};
 
 /// A run that is ready to go, from its beginning or from a checkpoint.
 pub struct Training {
@@ -33,9 +29,12 @@ pub struct Training {
     algorithm: Box<dyn Algorithm>,
     device: Device,
     recorder: Recorder,
-    checkpoints: Checkpoints,
+    saver: Saver,
+    /// A checkpoint came due while another one was being written.
+    put_off: bool,
     pupil: Pupil,
     collectors: Collectors,
+    restarts: Option<Arc<RestartBudget>>,
     /// What actors have.
     weights: Weights,
     /// Updates since the weights were published.
@@ -45,91 +44,13 @@ pub struct Training {
     profile: Arc<Profile>,
 }
 
-enum Collectors {
-    /// The main thread collects.
-    Serial(Box<Actor>),
-    /// Actors that wait to be moved to threads.
-    Waiting(Idle),
-    /// Nobody, for the moment of moving them.
-    Moving,
-    /// Actors at work.
-    Threads(Pool),
-}
-
-/// Why a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// All steps are done.
-    Finished,
-    /// The return that was asked for is reached (`stop_at_return`).
-    Solved,
-    /// The steps of `--stop-after` are done; `resume` goes on.
-    Paused,
-    /// A signal asked to stop; `resume` goes on.
-    Interrupted,
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
-    /// Why.
-    pub reason: Reason,
-    /// How far it came.
-    pub status: Status,
-}
-
-/// How far a run has come.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Status {
-    /// Steps of all environments.
-    pub env_steps: u64,
-    /// Steps at which the run ends.
-    pub total_steps: u64,
-    /// Episodes that ended.
-    pub episodes: u64,
-    /// Updates of the learner.
-    pub updates: u64,
-    /// Mean return of the last 100 episodes.
-    pub mean_return: Option<f64>,
-    /// Mean loss since the last row of metrics.
-    pub loss: Option<f64>,
-    /// Steps per second since the run (or the resumed part of it) began.
-    pub steps_per_second: f64,
-    /// Time spent, earlier parts of the run included.
-    pub elapsed: Duration,
-}
-
-/// Somebody who looks on, such as a progress bar. The engine itself never prints.
-pub trait Watcher {
-    /// Called after every round of collecting and learning.
-    fn round(&mut self, _status: &Status) {}
-
-    /// Called with every row of metrics.
-    fn row(&mut self, _status: &Status, _row: &Row) {}
-
-    /// Called with every evaluation.
-    fn evaluated(&mut self, _status: &Status, _evaluation: &Evaluation) {}
-
-    /// Called when a checkpoint was written.
-    fn checkpointed(&mut self, _status: &Status, _folder: &Path) {}
-}
-
-/// Nobody looks on.
-impl Watcher for () {}
-
-struct Clock {
-    started: Instant,
-    /// Time spent on evaluations.
-    evaluating: Duration,
-    /// Time that the learner waited for actors on threads.
-    waiting: Duration,
-    /// Both at the last row of metrics.
-    last_idle: (Duration, Duration),
-    /// Of earlier parts of the run.
-    before: Duration,
-    steps_before: u64,
-    /// Of the last row of metrics: time, steps, updates.
-    last: (Duration, u64, u64),
+/// Why a checkpoint is wanted before the end.
+#[derive(Clone, Copy)]
+enum Wish {
+    /// Its time has come; a little later will do.
+    Due,
+    /// These weights were just found to be the best. Later there will be others.
+    Best,
 }
 
 impl Training {
@@ -138,29 +59,13 @@ impl Training {
         let mut recorder = Recorder::create(folder)?;
         recorder.hyperparameters(&flatten(&config.to_value()))?;
         let parts = Parts::make(&config, 0)?;
-        let tally = Tally {
-            env_steps: 0,
-            iterations: 0,
-            episodes: 0,
-            new_episodes: 0,
-            returns: Window::new(WINDOW),
-            discounted_returns: Window::new(WINDOW),
-            lengths: Window::new(WINDOW),
-            nonzero_rewards: Window::new(WINDOW),
-            game_scores: Window::new(WINDOW),
-            last_eval: None,
-            best_eval: None,
-            eval_steps: 0.0,
-            eval_episodes: 0.0,
-            replay_counts: (0, 0),
-        };
         let checkpoints = Checkpoints::open(&folder.checkpoints_path(), retention(&config))?;
         Ok(Self::assemble(
             config,
             parts,
             recorder,
-            checkpoints,
-            tally,
+            Saver::new(checkpoints, None),
+            Tally::new(),
             0,
             Duration::ZERO,
         ))
@@ -192,6 +97,9 @@ impl Training {
                     .into(),
             );
         }
+        if let Some(restarts) = &parts.restarts {
+            restarts.set_used(restored.tally.env_restarts);
+        }
         let recorder = Recorder::resume(folder, restored.recorder)?;
         let elapsed = latest.times().and_then(|times| times["elapsed_s"].as_f64());
         let elapsed = Duration::from_secs_f64(elapsed.unwrap_or(0.0).max(0.0));
@@ -200,7 +108,7 @@ impl Training {
             config,
             parts,
             recorder,
-            checkpoints,
+            Saver::new(checkpoints, restored.on_disk),
             tally,
             version,
             elapsed,
@@ -251,15 +159,21 @@ impl Training {
             if best {
                 self.tally.best_eval = self.score();
             }
-            if (best || due(self.config.settings.checkpoint.every_steps)) && !over {
-                self.checkpoint(watcher)?;
+            if !over {
+                let wanted = match best {
+                    true => Some(Wish::Best),
+                    false => due(self.config.settings.checkpoint.every_steps).then_some(Wish::Due),
+                };
+                self.checkpoint_if_due(wanted, watcher)?;
             }
         };
         let ended = matches!(reason, Reason::Finished | Reason::Solved);
         if ended && self.clock.last.1 != self.tally.env_steps {
             self.log(watcher)?;
         }
-        self.checkpoint(watcher)?;
+        self.wait_for_checkpoint(watcher)?;
+        self.checkpoint()?;
+        self.wait_for_checkpoint(watcher)?;
         let status = self.status();
         tracing::info!(?reason, env_steps = status.env_steps, "the run ended");
         Ok(Outcome { reason, status })
@@ -269,29 +183,23 @@ impl Training {
         config: RunConfig,
         parts: Parts,
         recorder: Recorder,
-        checkpoints: Checkpoints,
+        saver: Saver,
         tally: Tally,
         version: u64,
         elapsed: Duration,
     ) -> Self {
         let values = parts.pupil.learner.weights();
         Self {
-            clock: Clock {
-                started: Instant::now(),
-                evaluating: Duration::ZERO,
-                waiting: Duration::ZERO,
-                last_idle: (Duration::ZERO, Duration::ZERO),
-                before: elapsed,
-                steps_before: tally.env_steps,
-                last: (elapsed, tally.env_steps, parts.pupil.updates),
-            },
+            clock: Clock::start(elapsed, tally.env_steps, parts.pupil.updates),
             config,
             algorithm: parts.algorithm,
             device: parts.device,
             recorder,
-            checkpoints,
+            saver,
+            put_off: false,
             pupil: parts.pupil,
             collectors: parts.collectors,
+            restarts: parts.restarts,
             weights: Weights { version, values },
             unpublished: 0,
             tally,
@@ -360,6 +268,9 @@ impl Training {
             Collectors::Waiting(_) | Collectors::Moving => 0,
         };
         self.tally.iterations += 1;
+        if let Some(restarts) = &self.restarts {
+            self.tally.env_restarts = restarts.used();
+        }
         for (name, time) in self.pupil.times.since(&before) {
             if !time.is_zero() {
                 self.profile.add("learner", name, time);
@@ -422,79 +333,10 @@ impl Training {
         Ok(())
     }
 
-    /// One row of metrics, under rlpyt's names and CleanRL's.
     fn log(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
         let status = self.status();
-        let (last_time, last_steps, last_updates) = self.clock.last;
-        let seconds = (status.elapsed - last_time).as_secs_f64().max(1e-9);
-        let (new_steps, new_updates) =
-            (status.env_steps - last_steps, status.updates - last_updates);
-        let tally = &mut self.tally;
-        let mut row = Row::new();
-        row.set("Diagnostics/Iteration", tally.iterations as f64);
-        row.set("Diagnostics/CumTime (s)", status.elapsed.as_secs_f64());
-        row.set("Diagnostics/SamplerIteration", tally.iterations as f64);
-        row.set("Diagnostics/CumSteps", status.env_steps as f64);
-        row.set("Diagnostics/CumCompletedTrajs", status.episodes as f64);
-        row.set("Diagnostics/CumUpdates", status.updates as f64);
-        row.set("Diagnostics/StepsPerSecond", new_steps as f64 / seconds);
-        row.set("Diagnostics/UpdatesPerSecond", new_updates as f64 / seconds);
-        let (evaluating, waiting) = (self.clock.evaluating, self.clock.waiting);
-        let (last_evaluating, last_waiting) = self.clock.last_idle;
-        let acting = seconds - (evaluating - last_evaluating).as_secs_f64();
-        row.set(
-            "Diagnostics/NonEvalSamplesPerSecond",
-            new_steps as f64 / acting.max(1e-9),
-        );
-        row.set(
-            "Diagnostics/OptThrottle",
-            (waiting - last_waiting).as_secs_f64(),
-        );
-        self.clock.last_idle = (evaluating, waiting);
-        if let Feed::Replay(feed) = &self.pupil.feed {
-            let (samples, inserted) = feed.counts();
-            let (last_samples, last_inserted) = tally.replay_counts;
-            let ratio = |samples: u64, steps: u64| samples as f64 / (steps as f64).max(1.0);
-            let new = ratio(samples - last_samples, inserted - last_inserted);
-            tally.replay_counts = (samples, inserted);
-            row.set("Diagnostics/ReplayRatio", new);
-            row.set("Diagnostics/CumReplayRatio", ratio(samples, inserted));
-            row.set("Diagnostics/ReplaySize", feed.replay.len() as f64);
-        }
-        row.set("Diagnostics/NewCompletedTrajs", tally.new_episodes as f64);
-        row.set("Diagnostics/StepsInEval", tally.eval_steps);
-        row.set("Diagnostics/TrajsInEval", tally.eval_episodes);
-        row.set(
-            "Diagnostics/CumEvalTime",
-            self.clock.evaluating.as_secs_f64(),
-        );
-        (tally.eval_steps, tally.eval_episodes) = (0.0, 0.0);
-        let in_window = tally.lengths.values().sum();
-        row.set("Diagnostics/StepsInTrajWindow", in_window);
-        tally.new_episodes = 0;
-        let returns = tally.returns.summary();
-        let lengths = tally.lengths.summary();
-        row.set_summary("Return", &returns);
-        row.set_summary("DiscountedReturn", &tally.discounted_returns.summary());
-        row.set_summary("Length", &lengths);
-        let nonzero: Summary = tally.nonzero_rewards.summary();
-        row.set_summary("NonzeroRewards", &nonzero);
-        if !tally.game_scores.is_empty() {
-            row.set_summary("GameScore", &tally.game_scores.summary());
-        }
-        row.set("charts/episodic_return", returns.average);
-        row.set("charts/episodic_length", lengths.average);
-        row.set("charts/SPS", new_steps as f64 / seconds);
-        for (name, mean) in self.pupil.means.take() {
-            match name.as_str() {
-                "policy_lag" | "learning_rate" | "epsilon" => {
-                    row.set(format!("charts/{name}"), mean)
-                }
-                _ => row.set(format!("losses/{name}"), mean),
-            }
-        }
+        let row = report::row(&status, &mut self.clock, &mut self.tally, &mut self.pupil);
         self.recorder.log(status.env_steps, &row)?;
-        self.clock.last = (status.elapsed, status.env_steps, status.updates);
         tracing::info!(
             env_steps = status.env_steps,
             mean_return = status.mean_return,
@@ -506,35 +348,90 @@ impl Training {
         Ok(())
     }
 
-    fn checkpoint(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
-        self.set_busy(true);
+    /// Takes the checkpoint that is wanted now or was put off. One at a time is written; the
+    /// next waits for it, unless the run may go on meanwhile.
+    fn checkpoint_if_due(
+        &mut self,
+        wanted: Option<Wish>,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(), EngineError> {
+        let written = self.saver.written()?;
+        self.announce(written, watcher);
+        self.put_off |= wanted.is_some();
+        if !self.put_off {
+            return Ok(());
+        }
+        match (self.saver.writing(), wanted) {
+            (None, _) => {}
+            (Some(_), Some(Wish::Best)) => self.wait_for_checkpoint(watcher)?,
+            (Some(_), None) => return Ok(()),
+            (Some(step), Some(Wish::Due)) => {
+                tracing::info!(
+                    env_steps = self.tally.env_steps,
+                    "a checkpoint is put off: that of step {step} is still being written"
+                );
+                return Ok(());
+            }
+        }
+        self.checkpoint()
+    }
+
+    /// Fixes this moment; it is written while the run goes on.
+    fn checkpoint(&mut self) -> Result<(), EngineError> {
+        let began = Instant::now();
         let status = self.status();
-        let recorder = self.recorder.state()?;
         let actor = match &self.collectors {
             Collectors::Serial(actor) => Some(actor.crew()),
             _ => None,
         };
-        let score = self.score();
-        let mut writer = self.checkpoints.begin(status.env_steps)?;
-        let version = self.weights.version;
-        let written = checkpoint::write(
-            &mut writer,
+        let moment = Moment::take(
             &self.pupil,
             actor,
             &self.tally,
-            version,
-            recorder,
+            self.weights.version,
+            self.recorder.state(),
+            self.saver.on_disk(),
         );
-        written.map_err(|Unusable(reason)| EngineError::Save {
+        let moment = moment.map_err(|Unusable(reason)| EngineError::Save {
             step: status.env_steps,
             reason,
         })?;
-        writer.times(&serde_json::json!({"elapsed_s": status.elapsed.as_secs_f64()}))?;
-        let folder = writer.commit(score)?;
-        self.set_busy(false);
-        tracing::info!(folder = %folder.display(), "checkpoint");
-        watcher.checkpointed(&status, &folder);
+        self.saver.begin(Order {
+            status,
+            score: self.score(),
+            moment,
+            tables: self.recorder.tables()?,
+        })?;
+        self.put_off = false;
+        let paused = began.elapsed();
+        self.profile.add("learner", "checkpoint", paused);
+        tracing::info!(
+            env_steps = self.tally.env_steps,
+            paused_ms = paused.as_secs_f64() * 1e3,
+            "a checkpoint is begun"
+        );
         Ok(())
+    }
+
+    fn wait_for_checkpoint(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
+        self.set_busy(true);
+        let written = self.saver.wait()?;
+        self.set_busy(false);
+        self.announce(written, watcher);
+        Ok(())
+    }
+
+    fn announce(&self, written: Option<Written>, watcher: &mut dyn Watcher) {
+        let Some(written) = written else {
+            return;
+        };
+        self.profile.add("checkpoints", "write", written.took);
+        tracing::info!(
+            folder = %written.folder.display(),
+            wrote_s = written.took.as_secs_f64(),
+            "checkpoint"
+        );
+        watcher.checkpointed(&written.status, &written.folder);
     }
 
     /// How good the present weights are: their evaluation; without evaluations the mean return
@@ -591,238 +488,6 @@ impl Training {
         self.collectors = Collectors::Threads(pool);
         Ok(())
     }
-}
-
-/// What is made the same way for a new and a resumed run.
-struct Parts {
-    algorithm: Box<dyn Algorithm>,
-    device: Device,
-    pupil: Pupil,
-    collectors: Collectors,
-}
-
-impl Parts {
-    /// `step` is where the run stands. Actors on threads are not part of checkpoints: resumed
-    /// there, they draw from other streams than those that began the run.
-    fn make(config: &RunConfig, step: u64) -> Result<Self, EngineError> {
-        // Before the first weights are drawn: how sums are split among threads shows in their
-        // last bits.
-        starling_nets::set_threads(config.torch_threads());
-        let settings = &config.settings;
-        let spec = config.env_spec()?;
-        let algorithm = config.algorithm()?;
-        let device = settings.device.resolve()?;
-        starling_nets::allow_tf32(settings.tf32);
-        let seed = match settings.mode {
-            Mode::Serial => settings.seed,
-            Mode::Threads | Mode::Central => settings.seed ^ step.rotate_left(32),
-        };
-        let collectors = collectors(config, &*algorithm, device, seed)?;
-        let spaces = spaces_of(&*spec.make(&config.env)?);
-        Ok(Self {
-            pupil: Pupil::new(
-                &*algorithm,
-                &spaces,
-                settings.seed,
-                device,
-                settings.envs,
-                settings.prefetch_threads,
-            )?,
-            algorithm,
-            device,
-            collectors,
-        })
-    }
-}
-
-/// Who steps the environments.
-fn collectors(
-    config: &RunConfig,
-    algorithm: &dyn Algorithm,
-    device: Device,
-    seed: u64,
-) -> Result<Collectors, EngineError> {
-    let settings = &config.settings;
-    let (envs, threads) = (settings.envs, config.actor_threads());
-    let spec = config.env_spec()?;
-    let actor = |share: Range<usize>| {
-        let place = Place {
-            first_env: share.start,
-            envs: share.len(),
-            total_envs: envs,
-        };
-        let decorrelate = settings.decorrelate_steps;
-        Actor::new(
-            spec,
-            &config.env,
-            algorithm,
-            device,
-            seed,
-            place,
-            decorrelate,
-        )
-    };
-    Ok(match settings.mode {
-        Mode::Serial => Collectors::Serial(Box::new(actor(0..envs)?)),
-        Mode::Threads => {
-            let actors = shares(0..envs, threads).map(actor);
-            Collectors::Waiting(Idle::Actors(actors.collect::<Result<_, _>>()?))
-        }
-        Mode::Central => {
-            let policy = algorithm.policy(device);
-            let recruits = Recruits {
-                spec,
-                options: &config.env,
-                discount: algorithm.discount(),
-                steps: rollout_steps(algorithm),
-                records: policy.records(),
-                state: policy.state(),
-                seed,
-                total_envs: envs,
-                decorrelate_steps: settings.decorrelate_steps,
-            };
-            let groups = shares(0..envs, GROUPS).map(|group| {
-                let parts = crews(group.len(), threads);
-                let crews = shares(group, parts);
-                crews
-                    .map(|share| recruits.crew(share.start, share.len()))
-                    .collect()
-            });
-            let groups = groups.collect::<Result<Vec<Vec<_>>, _>>()?;
-            let central = Central::new(policy, groups, threads, config.torch_threads());
-            Collectors::Waiting(Idle::Central(Box::new(central)))
-        }
-    })
-}
-
-/// A range in so many parts, as even as it goes.
-fn shares(whole: Range<usize>, parts: usize) -> impl Iterator<Item = Range<usize>> {
-    let (start, length) = (whole.start, whole.len());
-    (0..parts).map(move |i| start + i * length / parts..start + (i + 1) * length / parts)
-}
-
-impl RunConfig {
-    /// How actors follow the learner.
-    fn pace(&self) -> Pace {
-        match (self.settings.asynchronous, self.settings.fixed_lag) {
-            (false, _) => Pace::Lag(0),
-            (true, Some(lag)) => Pace::Lag(lag),
-            (true, None) => Pace::Free,
-        }
-    }
-
-    /// How many threads an operation of the learner uses. Serial and lockstep runs never act
-    /// and learn at once: there it may have all cores.
-    fn torch_threads(&self) -> usize {
-        match (self.settings.torch_threads, self.settings.asynchronous) {
-            (0, false) => cores(),
-            (0, true) => cores().saturating_sub(self.actor_threads()).max(1),
-            (given, _) => given,
-        }
-    }
-
-    /// Threads that step environments.
-    pub(crate) fn collecting_threads(&self) -> usize {
-        match self.settings.mode {
-            Mode::Serial => 1,
-            Mode::Threads | Mode::Central => self.actor_threads(),
-        }
-    }
-
-    fn actor_threads(&self) -> usize {
-        let settings = &self.settings;
-        let threads = match settings.threads {
-            // Those that draw ahead need cores too.
-            0 => cores().saturating_sub(settings.prefetch_threads).max(1),
-            given => given,
-        };
-        let groups = match settings.mode {
-            Mode::Central => GROUPS,
-            Mode::Serial | Mode::Threads => 1,
-        };
-        threads.min(settings.envs / groups)
-    }
-
-    fn progress(&self, tally: &Tally) -> Progress {
-        Progress {
-            env_steps: tally.env_steps,
-            total_steps: self.settings.steps,
-        }
-    }
-}
-
-impl Tally {
-    fn count(&mut self, steps: usize, episodes: &[Episode]) {
-        self.env_steps += steps as u64;
-        self.episodes += episodes.len() as u64;
-        self.new_episodes += episodes.len() as u64;
-        for episode in episodes {
-            self.returns.push(episode.return_);
-            self.discounted_returns.push(episode.discounted_return);
-            self.lengths.push(episode.length as f64);
-            self.nonzero_rewards.push(episode.nonzero_rewards as f64);
-            if let Some(score) = episode.game_score {
-                self.game_scores.push(score);
-            }
-        }
-    }
-}
-
-/// Plays episodes with the weights of a checkpoint, and notes the returns at some steps of each.
-pub fn evaluate_checkpoint(
-    config: &RunConfig,
-    checkpoint: &Checkpoint,
-    episodes: usize,
-    seed: u64,
-    marks: &[u64],
-) -> Result<Evaluation, EngineError> {
-    starling_nets::set_threads(config.torch_threads());
-    let algorithm = config.algorithm()?;
-    let device = config.settings.device.resolve()?;
-    let weights = Weights {
-        version: 0,
-        values: weights_of(config, checkpoint, &*algorithm, device)?,
-    };
-    evaluate(
-        config,
-        &*algorithm,
-        &weights,
-        device,
-        episodes,
-        seed,
-        0,
-        marks,
-    )
-}
-
-/// The policy of a checkpoint, ready to act.
-pub fn policy_of_checkpoint(
-    config: &RunConfig,
-    checkpoint: &Checkpoint,
-) -> Result<Box<dyn Policy>, EngineError> {
-    let algorithm = config.algorithm()?;
-    let device = config.settings.device.resolve()?;
-    let mut policy = algorithm.policy(device);
-    policy.load(&weights_of(config, checkpoint, &*algorithm, device)?)?;
-    Ok(policy)
-}
-
-fn weights_of(
-    config: &RunConfig,
-    checkpoint: &Checkpoint,
-    algorithm: &dyn Algorithm,
-    device: Device,
-) -> Result<Vec<f32>, EngineError> {
-    let unusable = |reason: String| EngineError::Checkpoint {
-        path: checkpoint.path().to_owned(),
-        reason,
-    };
-    let saved = checkpoint::read_learner(checkpoint).map_err(|error| unusable(error.0))?;
-    let mut learner = algorithm.learner(config.settings.seed, device);
-    learner
-        .load(&saved)
-        .map_err(|error| unusable(error.to_string()))?;
-    Ok(learner.weights())
 }
 
 fn retention(config: &RunConfig) -> Retention {

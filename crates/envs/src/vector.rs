@@ -1,5 +1,6 @@
 //! Several environments stepped by one thread, straight into the columns of a rollout.
 
+mod restart;
 #[cfg(test)]
 mod tests;
 
@@ -8,6 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde::{Deserialize, Serialize};
 use starling_tree::Array;
 
+use self::restart::Remaker;
+pub use self::restart::{Restart, RestartBudget};
 use crate::registry::{EnvOptions, EnvSpec};
 use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, stream};
 
@@ -26,6 +29,13 @@ pub struct VecEnv {
     finished: Vec<Episode>,
     /// The environment that is at work, to be named if it fails.
     at_work: usize,
+    /// Whether it is at work on the start of an episode.
+    resetting: bool,
+    /// Frames in an observation, where it is a stack of them.
+    frame_stack: Option<usize>,
+    /// Makes environments anew that fail, if they are to be.
+    remaker: Option<Remaker>,
+    restarts: Vec<Restart>,
     /// A continuous action within its bounds.
     bounded: Vec<f32>,
     discount: f64,
@@ -130,6 +140,7 @@ impl VecEnv {
         };
         let observation_space = first.observation_space();
         let action_space = first.action_space();
+        let frame_stack = first.frame_stack();
         let legal_actions = match &action_space {
             Space::Discrete { n } if first.masks_actions() => Some(*n),
             _ => None,
@@ -155,6 +166,10 @@ impl VecEnv {
             legal_actions,
             finished: Vec::new(),
             at_work: 0,
+            resetting: false,
+            frame_stack,
+            remaker: None,
+            restarts: Vec::new(),
             bounded: Vec::new(),
             discount: 1.0,
         }
@@ -196,13 +211,16 @@ impl VecEnv {
     /// actions).
     ///
     /// # Errors
-    /// When an environment fails or panics; the error says which.
+    /// When an environment fails or panics and is not to be made anew
+    /// ([`restart_failed`](VecEnv::restart_failed)); the error says which.
     ///
     /// # Panics
     /// When the rollout has another number of environments.
     pub fn reset(&mut self, rollout: &mut Rollout) -> Result<(), EnvError> {
         self.check_width(rollout);
-        self.guarded(|vector| (0..vector.len()).try_for_each(|b| vector.reset_one(0, b, rollout)))
+        self.one_by_one(None, 0, rollout, |vector, b, rollout| {
+            vector.reset_one(0, b, rollout)
+        })
     }
 
     /// Does the actions of row `t` (numbers are brought within the bounds of their space for the
@@ -213,40 +231,38 @@ impl VecEnv {
     /// episode starts in row `t + 1`, and [`finished`](VecEnv::finished) has one more.
     ///
     /// # Errors
-    /// When an environment fails or panics; the error says which.
+    /// When an environment fails or panics and is not to be made anew
+    /// ([`restart_failed`](VecEnv::restart_failed)); the error says which.
     ///
     /// # Panics
     /// When the rollout has another number of environments or no row `t`.
     pub fn step(&mut self, t: usize, rollout: &mut Rollout) -> Result<(), EnvError> {
         self.check_width(rollout);
         assert!(t < rollout.steps(), "the rollout has no row {t}");
-        self.guarded(|vector| {
-            let width = vector.len();
-            for b in 0..width {
-                vector.at_work = b;
-                let slot = &mut vector.slots[b];
-                let action = Action::at(&vector.action_space, &rollout.actions, &[t, b]);
-                let action = within(action, &vector.action_space, &mut vector.bounded);
-                let obs = ObsMut::at(&mut rollout.obs, &[t + 1, b]);
-                let step = slot.env.step(action, &mut slot.rng, obs)?;
-                if !step.reward.is_finite() {
-                    let reward = step.reward;
-                    return Err(EnvError::Failed(format!("it gave the reward {reward}")));
-                }
-                slot.tally.add(step.reward, vector.discount);
-                let item = t * width + b;
-                rollout.rewards.as_mut_slice::<f32>()[item] = step.reward;
-                rollout.terminated.as_mut_slice::<u8>()[item] = u8::from(step.terminated);
-                rollout.truncated.as_mut_slice::<u8>()[item] = u8::from(step.truncated);
-                if vector.legal_actions.is_some() {
-                    write_legal(&*slot.env, t + 1, b, rollout);
-                }
-                if step.done() {
-                    let score = slot.env.game_score();
-                    vector.finished.push(slot.tally.episode(b, score));
-                    rollout.keep_final(t, b);
-                    vector.reset_one(t + 1, b, rollout)?;
-                }
+        let width = self.len();
+        self.one_by_one(Some(t), t + 1, rollout, |vector, b, rollout| {
+            let slot = &mut vector.slots[b];
+            let action = Action::at(&vector.action_space, &rollout.actions, &[t, b]);
+            let action = within(action, &vector.action_space, &mut vector.bounded);
+            let obs = ObsMut::at(&mut rollout.obs, &[t + 1, b]);
+            let step = slot.env.step(action, &mut slot.rng, obs)?;
+            if !step.reward.is_finite() {
+                let reward = step.reward;
+                return Err(EnvError::Failed(format!("it gave the reward {reward}")));
+            }
+            slot.tally.add(step.reward, vector.discount);
+            let item = t * width + b;
+            rollout.rewards.as_mut_slice::<f32>()[item] = step.reward;
+            rollout.terminated.as_mut_slice::<u8>()[item] = u8::from(step.terminated);
+            rollout.truncated.as_mut_slice::<u8>()[item] = u8::from(step.truncated);
+            if vector.legal_actions.is_some() {
+                write_legal(&*slot.env, t + 1, b, rollout);
+            }
+            if step.done() {
+                let score = slot.env.game_score();
+                vector.finished.push(slot.tally.episode(b, score));
+                rollout.keep_final(t, b);
+                vector.reset_one(t + 1, b, rollout)?;
             }
             Ok(())
         })
@@ -266,7 +282,8 @@ impl VecEnv {
     /// under way at the end count whole.
     ///
     /// # Errors
-    /// When an environment fails or panics; the error says which.
+    /// When an environment fails or panics and is not to be made anew
+    /// ([`restart_failed`](VecEnv::restart_failed)); the error says which.
     ///
     /// # Panics
     /// When the rollout has another number of environments.
@@ -278,26 +295,24 @@ impl VecEnv {
             rollout.actions.dtype(),
             &[&[1], &rollout.actions.shape()[2..]].concat(),
         );
-        self.guarded(|vector| {
-            for b in 0..vector.len() {
-                vector.reset_one(0, b, rollout)?;
-                let steps = vector.slots[b].rng.random_range(0..=max_steps);
-                for _ in 0..steps {
-                    let slot = &mut vector.slots[b];
-                    let legal = rollout.legal.as_ref().map(|legal| legal.at(&[0, b]));
-                    let legal = legal.map(|legal| legal.as_slice::<u8>());
-                    vector
-                        .action_space
-                        .sample(&mut slot.rng, legal, action.at_mut(&[0]));
-                    let obs = ObsMut::at(&mut rollout.obs, &[0, b]);
-                    let action = Action::at(&vector.action_space, &action, &[0]);
-                    let step = slot.env.step(action, &mut slot.rng, obs)?;
-                    slot.tally.add(step.reward, vector.discount);
-                    if step.done() {
-                        vector.reset_one(0, b, rollout)?;
-                    } else if vector.legal_actions.is_some() {
-                        write_legal(&*slot.env, 0, b, rollout);
-                    }
+        self.one_by_one(None, 0, rollout, |vector, b, rollout| {
+            vector.reset_one(0, b, rollout)?;
+            let steps = vector.slots[b].rng.random_range(0..=max_steps);
+            for _ in 0..steps {
+                let slot = &mut vector.slots[b];
+                let legal = rollout.legal.as_ref().map(|legal| legal.at(&[0, b]));
+                let legal = legal.map(|legal| legal.as_slice::<u8>());
+                vector
+                    .action_space
+                    .sample(&mut slot.rng, legal, action.at_mut(&[0]));
+                let obs = ObsMut::at(&mut rollout.obs, &[0, b]);
+                let action = Action::at(&vector.action_space, &action, &[0]);
+                let step = slot.env.step(action, &mut slot.rng, obs)?;
+                slot.tally.add(step.reward, vector.discount);
+                if step.done() {
+                    vector.reset_one(0, b, rollout)?;
+                } else if vector.legal_actions.is_some() {
+                    write_legal(&*slot.env, 0, b, rollout);
                 }
             }
             Ok(())
@@ -366,12 +381,41 @@ impl VecEnv {
     /// Starts an episode of environment `b` into a row.
     fn reset_one(&mut self, row: usize, b: usize, rollout: &mut Rollout) -> Result<(), EnvError> {
         self.at_work = b;
+        self.resetting = true;
         let slot = &mut self.slots[b];
         slot.tally = Tally::default();
         let obs = ObsMut::at(&mut rollout.obs, &[row, b]);
         slot.env.reset(&mut slot.rng, obs)?;
         if self.legal_actions.is_some() {
             write_legal(&*slot.env, row, b, rollout);
+        }
+        Ok(())
+    }
+
+    /// Does `work` for one environment after the other. One that fails is replaced, if it may
+    /// be: see [`replace`](VecEnv::replace) for `t` and `row`.
+    fn one_by_one(
+        &mut self,
+        t: Option<usize>,
+        row: usize,
+        rollout: &mut Rollout,
+        mut work: impl FnMut(&mut Self, usize, &mut Rollout) -> Result<(), EnvError>,
+    ) -> Result<(), EnvError> {
+        let mut first = 0;
+        while first < self.len() {
+            let done = self.guarded(|vector| {
+                for b in first..vector.len() {
+                    vector.at_work = b;
+                    vector.resetting = false;
+                    work(vector, b, rollout)?;
+                }
+                Ok(())
+            });
+            let Err(error) = done else {
+                break;
+            };
+            self.replace(error, t, row, rollout)?;
+            first = self.at_work + 1;
         }
         Ok(())
     }

@@ -171,6 +171,51 @@ impl CheckpointWriter<'_> {
     /// Begins a file of the checkpoint to be written piece by piece; it counts only once
     /// [`CheckpointFile::finish`] was called.
     pub fn create(&mut self, name: &str) -> Result<CheckpointFile<'_>> {
+        self.check_name(name)?;
+        let path = self.aside.join(name);
+        let file = File::create(&path).doing("create", &path)?;
+        self.unfinished = Some(name.to_owned());
+        Ok(CheckpointFile {
+            file: BufWriter::with_capacity(1 << 16, file),
+            path,
+            name: name.to_owned(),
+            bytes: 0,
+            crc: 0,
+            files: &mut self.files,
+            unfinished: &mut self.unfinished,
+        })
+    }
+
+    /// Takes over a file of an earlier checkpoint, given by its folder, without writing it
+    /// again: both folders name the same bytes on disk, which stay until neither does. Where the
+    /// file system has no such links, the file is copied.
+    ///
+    /// # Errors
+    /// When the earlier checkpoint has no such file, or not as it was written.
+    pub fn link(&mut self, earlier: &Path, name: &str) -> Result<()> {
+        self.check_name(name)?;
+        let damaged = |reason| {
+            let path = earlier.to_owned();
+            Error::Damaged(Damaged { path, reason })
+        };
+        let manifest = Manifest::read(earlier).map_err(damaged)?;
+        let entry = manifest.entry(earlier, name)?.clone();
+        let path = earlier.join(name);
+        if fs::hard_link(&path, self.aside.join(name)).is_ok() {
+            check_length(&path, &entry).map_err(damaged)?;
+            self.files.push(entry);
+            return Ok(());
+        }
+        let mut original = File::open(&path).doing("open", &path)?;
+        let mut copy = self.create(name)?;
+        io::copy(&mut original, &mut copy).doing("copy", &path)?;
+        if (copy.bytes, hex(copy.crc)) != (entry.bytes, entry.crc32c) {
+            return Err(damaged(Damage::Checksum(name.to_owned())));
+        }
+        copy.finish()
+    }
+
+    fn check_name(&self, name: &str) -> Result<()> {
         let bad = |reason| {
             Err(Error::BadName {
                 what: "checkpoint file",
@@ -184,18 +229,7 @@ impl CheckpointWriter<'_> {
         if [MANIFEST, TIMES].contains(&name) || self.files.iter().any(|file| file.name == name) {
             return bad("the checkpoint has a file of that name already");
         }
-        let path = self.aside.join(name);
-        let file = File::create(&path).doing("create", &path)?;
-        self.unfinished = Some(name.to_owned());
-        Ok(CheckpointFile {
-            file: BufWriter::with_capacity(1 << 16, file),
-            path,
-            name: name.to_owned(),
-            bytes: 0,
-            crc: 0,
-            files: &mut self.files,
-            unfinished: &mut self.unfinished,
-        })
+        Ok(())
     }
 
     /// Writes `times.json`: durations and dates, which differ between runs that are otherwise
@@ -362,14 +396,8 @@ impl Checkpoint {
     }
 
     fn file_path(&self, name: &str) -> Result<PathBuf> {
-        if self.files().any(|file| file == name) {
-            return Ok(self.path.join(name));
-        }
-        Err(Error::NoSuchFile {
-            path: self.path.clone(),
-            name: name.to_owned(),
-            present: self.files().map(str::to_owned).collect(),
-        })
+        let entry = self.manifest.entry(&self.path, name)?;
+        Ok(self.path.join(&entry.name))
     }
 }
 
@@ -537,6 +565,15 @@ impl Manifest {
         Ok(manifest)
     }
 
+    fn entry(&self, folder: &Path, name: &str) -> Result<&FileEntry> {
+        let found = self.files.iter().find(|entry| entry.name == name);
+        found.ok_or_else(|| Error::NoSuchFile {
+            path: folder.to_owned(),
+            name: name.to_owned(),
+            present: self.files.iter().map(|entry| entry.name.clone()).collect(),
+        })
+    }
+
     fn checksum(&self) -> serde_json::Result<String> {
         let mut bare = self.clone();
         bare.check.clear();
@@ -559,24 +596,9 @@ fn best_of(manifests: &[Manifest]) -> Option<&Manifest> {
 
 fn check_file(folder: &Path, entry: &FileEntry) -> Result<(), Damage> {
     let name = &entry.name;
-    let mut file = match File::open(folder.join(name)) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Damage::MissingFile(name.clone()));
-        }
-        Err(error) => return Err(unreadable(name, &error)),
-    };
-    let found = file
-        .metadata()
-        .map_err(|error| unreadable(name, &error))?
-        .len();
-    if found != entry.bytes {
-        return Err(Damage::Length {
-            name: name.clone(),
-            found,
-            expected: entry.bytes,
-        });
-    }
+    let path = folder.join(name);
+    check_length(&path, entry)?;
+    let mut file = File::open(&path).map_err(|error| unreadable(name, &error))?;
     let mut crc = 0;
     let mut piece = vec![0; 1 << 18];
     loop {
@@ -589,6 +611,25 @@ fn check_file(folder: &Path, entry: &FileEntry) -> Result<(), Damage> {
     }
     if hex(crc) != entry.crc32c {
         return Err(Damage::Checksum(name.clone()));
+    }
+    Ok(())
+}
+
+fn check_length(path: &Path, entry: &FileEntry) -> Result<(), Damage> {
+    let name = &entry.name;
+    let found = match fs::metadata(path) {
+        Ok(file) => file.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Damage::MissingFile(name.clone()));
+        }
+        Err(error) => return Err(unreadable(name, &error)),
+    };
+    if found != entry.bytes {
+        return Err(Damage::Length {
+            name: name.clone(),
+            found,
+            expected: entry.bytes,
+        });
     }
     Ok(())
 }

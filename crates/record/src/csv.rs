@@ -126,12 +126,11 @@ impl CsvFile {
         }
     }
 
-    /// Makes what was appended last through a power cut.
-    pub fn sync(&self) -> Result<()> {
-        match &self.file {
-            Some(file) => file.sync_all().doing("sync", &self.path),
-            None => Ok(()),
-        }
+    /// The file and its path, to be synced elsewhere; none before the first row.
+    pub(crate) fn handle(&self) -> Result<Option<(File, PathBuf)>> {
+        let clone = |file: &File| file.try_clone().doing("sync", &self.path);
+        let file = self.file.as_ref().map(clone).transpose()?;
+        Ok(file.map(|file| (file, self.path.clone())))
     }
 
     fn new_columns<K: AsRef<str>>(&self, row: &[(K, f64)]) -> Result<Vec<String>> {

@@ -34,7 +34,7 @@ pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, Damage, Damaged,
 pub use csv::Table;
 pub use error::{Error, Result};
 pub use folder::{GitState, RunFolder, RunInfo, Version, host_name};
-pub use metrics::{Recorder, RecorderState, Row, STEP_COLUMN, Summary, Window};
+pub use metrics::{OpenTables, Recorder, RecorderState, Row, STEP_COLUMN, Summary, Window};
 pub use plot::{Band, PlotOptions, RETURN_COLUMNS, Run, plot};
 pub use scores::{GameScores, scores_of};
 pub use statistics::{Aggregate, Estimate, aggregate, interquartile_mean};

@@ -4,11 +4,13 @@
 //! (average, spread and extremes of a series).
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::csv::{CsvFile, CsvState};
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::folder::RunFolder;
 use crate::tensorboard::EventWriter;
 
@@ -244,15 +246,32 @@ impl Recorder {
         self.events.text(0, "hyperparameters", &markdown)
     }
 
-    /// How far the files have got, once they are safely on disk. Call it for a checkpoint.
-    pub fn state(&self) -> Result<RecorderState> {
-        self.progress.sync()?;
-        self.eval.sync()?;
-        Ok(RecorderState {
+    /// How far the files have got, for a checkpoint. Before that counts, the tables have to be
+    /// safely on disk: see [`Recorder::tables`].
+    pub fn state(&self) -> RecorderState {
+        RecorderState {
             progress: self.progress.state(),
             eval: self.eval.state(),
             last_step: self.last_step,
-        })
+        }
+    }
+
+    /// The tables as they are now, to be brought to the disk by whoever has the time.
+    pub fn tables(&self) -> Result<OpenTables> {
+        let tables = [self.progress.handle()?, self.eval.handle()?];
+        Ok(OpenTables(tables.into_iter().flatten().collect()))
+    }
+}
+
+/// Tables of metrics that may not be safely on disk yet.
+#[derive(Debug)]
+pub struct OpenTables(Vec<(File, PathBuf)>);
+
+impl OpenTables {
+    /// Makes their rows last through a power cut.
+    pub fn sync(&self) -> Result<()> {
+        let mut tables = self.0.iter();
+        tables.try_for_each(|(file, path)| file.sync_all().doing("sync", path))
     }
 }
 
@@ -379,7 +398,7 @@ mod tests {
         let cut = run(root.path(), 2);
         let mut first = Recorder::create(&cut).unwrap();
         record(&mut first, 0..4);
-        let state = first.state().unwrap();
+        let state = first.state();
         record(&mut first, 4..7);
         drop(first);
         let text = serde_json::to_string(&state).unwrap();
@@ -391,7 +410,7 @@ mod tests {
             assert_eq!(read(&cut), read(&whole), "{file}");
             assert!(read(&cut).starts_with("env_steps,losses/value,late\n0,0,nan\n"));
         }
-        assert_eq!(second.state().unwrap(), recorder.state().unwrap());
+        assert_eq!(second.state(), recorder.state());
         assert_eq!(shown(events(&cut)), shown(events(&whole)));
     }
 

@@ -81,6 +81,83 @@ fn equal_contents_give_equal_bytes_whatever_the_times() {
     );
 }
 
+/// Writes a checkpoint that takes over the replay of an earlier one.
+fn write_linked(checkpoints: &mut Checkpoints, step: u64, earlier: &Path) -> Result<PathBuf> {
+    let mut writer = checkpoints.begin(step)?;
+    writer.file("weights.safetensors", &[step as u8; 100])?;
+    writer.link(earlier, "replay.zst")?;
+    writer.commit(None)
+}
+
+/// The bytes are on disk once, and stay until the last checkpoint that names them is gone.
+#[cfg(unix)]
+#[test]
+fn a_file_taken_over_is_stored_once_and_outlives_its_first_checkpoint() {
+    use std::os::unix::fs::MetadataExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let retention = Retention {
+        keep_last: 2,
+        milestone_steps: None,
+    };
+    let mut checkpoints = Checkpoints::open(folder.path(), retention).unwrap();
+    let mut last = write(&mut checkpoints, 1, None).unwrap();
+    for step in 2..=4 {
+        last = write_linked(&mut checkpoints, step, &last).unwrap();
+    }
+    let (checkpoint, damaged) = latest(folder.path()).unwrap();
+    assert_eq!((checkpoint.step(), damaged.len()), (4, 0));
+    assert_eq!(checkpoint.read("replay.zst").unwrap().len(), 200_000);
+    assert_eq!(names(folder.path()), ["000000000003", "000000000004"]);
+    let links = |path: &Path| fs::metadata(path.join("replay.zst")).unwrap().nlink();
+    assert_eq!(links(&last), 2);
+    // A checkpoint that does not take it over lets go of it.
+    write(&mut checkpoints, 5, None).unwrap();
+    assert_eq!(links(&last), 1);
+    write(&mut checkpoints, 6, None).unwrap();
+    assert!(!last.exists());
+}
+
+/// Where the earlier checkpoint is on another file system, links are impossible.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_linked_is_copied_and_checked() {
+    use std::os::unix::fs::MetadataExt as _;
+    let (here, there) = (
+        tempfile::tempdir().unwrap(),
+        tempfile::tempdir_in("/dev/shm").unwrap(),
+    );
+    let device = |path: &Path| fs::metadata(path).unwrap().dev();
+    assert_ne!(device(here.path()), device(there.path()));
+    let earlier = write(&mut open(there.path()), 1, None).unwrap();
+    let mut checkpoints = open(here.path());
+    write_linked(&mut checkpoints, 2, &earlier).unwrap();
+    let (checkpoint, _) = latest(here.path()).unwrap();
+    assert_eq!(checkpoint.read("replay.zst").unwrap().len(), 200_000);
+    change(&earlier.join("replay.zst"), |bytes| bytes[77] ^= 1);
+    let error = write_linked(&mut checkpoints, 3, &earlier).unwrap_err();
+    assert!(error.to_string().contains("replay.zst has changed"));
+    assert_eq!(latest(here.path()).unwrap().0.step(), 2);
+}
+
+#[test]
+fn only_what_is_there_and_whole_can_be_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    let earlier = write(&mut checkpoints, 1, None).unwrap();
+    let mut writer = checkpoints.begin(2).unwrap();
+    let error = writer.link(&earlier, "optimizer").unwrap_err();
+    assert!(matches!(error, Error::NoSuchFile { .. }), "{error}");
+    writer.link(&earlier, "replay.zst").unwrap();
+    let error = writer.link(&earlier, "replay.zst").unwrap_err();
+    assert!(matches!(error, Error::BadName { .. }), "{error}");
+    drop(writer);
+    // A link that is dropped leaves the original alone.
+    assert!(Checkpoint::open(&earlier).is_ok());
+    change(&earlier.join("replay.zst"), |bytes| bytes.truncate(9));
+    let error = write_linked(&mut checkpoints, 2, &earlier).unwrap_err();
+    assert!(error.to_string().contains("9 bytes instead of 200000"));
+}
+
 /// Damages the newest of two checkpoints, and checks that it is named and the older one used.
 fn damaged_newest(damage: impl FnOnce(&Path)) -> Damage {
     let folder = tempfile::tempdir().unwrap();

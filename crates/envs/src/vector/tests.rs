@@ -1,5 +1,7 @@
 //! What stepping writes, and what failures say.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::{Step, registry};
 use starling_tree::Tree;
@@ -170,6 +172,142 @@ fn failures_and_panics_name_the_environment() {
             "{error}"
         );
     }
+}
+
+/// Shows the last two of its numbers, 10 + its maker's count and on; fails where it is told to.
+struct Fragile {
+    number: u8,
+    fails_at_step: Option<u8>,
+    fails_at_reset: bool,
+}
+
+impl Env for Fragile {
+    fn observation_space(&self) -> Space {
+        Space::bytes(&[2, 1], 255)
+    }
+
+    fn action_space(&self) -> Space {
+        Space::Discrete { n: 3 }
+    }
+
+    fn frame_stack(&self) -> Option<usize> {
+        Some(2)
+    }
+
+    fn reset(&mut self, _: &mut Rng, mut obs: ObsMut<'_>) -> Result<(), EnvError> {
+        if self.fails_at_reset {
+            return Err(EnvError::Failed("it does not start".into()));
+        }
+        obs.write(&[0, self.number]);
+        Ok(())
+    }
+
+    fn step(&mut self, _: Action<'_>, _: &mut Rng, mut obs: ObsMut<'_>) -> Result<Step, EnvError> {
+        // Also what a failing environment has written meanwhile must not be seen.
+        obs.write(&[99u8, 99]);
+        self.number += 1;
+        if self.fails_at_step == Some(self.number % 10) {
+            return Err(EnvError::Failed("out of paper".into()));
+        }
+        obs.write(&[self.number - 1, self.number]);
+        Ok(Step {
+            reward: 1.0,
+            ..Step::default()
+        })
+    }
+}
+
+/// Two environments, of which the second fails at its second step; those that take its place
+/// show 20, 30 and so on, and the first of them does not start.
+fn fragile(budget: &Arc<RestartBudget>) -> (VecEnv, Rollout) {
+    let make = |number, fails_at_step, fails_at_reset| -> Box<dyn Env> {
+        Box::new(Fragile {
+            number,
+            fails_at_step,
+            fails_at_reset,
+        })
+    };
+    let envs = vec![make(10, None, false), make(10, Some(2), false)];
+    let mut vector = VecEnv::from_envs(envs, 1, "env", 4).named("Fragile-v0");
+    let mut made = 10;
+    let remake = move || {
+        made += 10;
+        Ok(make(made, None, made == 20))
+    };
+    vector.restart_failed(remake, Arc::clone(budget));
+    let rollout = columns(&vector, 3);
+    (vector, rollout)
+}
+
+#[test]
+fn a_failed_environment_is_made_anew_and_its_episode_cut_off() {
+    let budget = Arc::new(RestartBudget::new(5));
+    let (mut vector, mut rollout) = fragile(&budget);
+    vector.reset(&mut rollout).unwrap();
+    for t in 0..3 {
+        vector.step(t, &mut rollout).unwrap();
+    }
+    let obs: &[u8] = rollout.obs.leaf().unwrap().as_slice();
+    // Stacks of two frames of both environments, row by row.
+    let expected = [
+        [0, 10, 0, 10],
+        [10, 11, 10, 11],
+        [11, 12, 0, 30],
+        [12, 13, 30, 31],
+    ];
+    assert_eq!(obs, expected.concat());
+    assert_eq!(rollout.rewards.as_slice::<f32>(), [1., 1., 1., 0., 1., 1.]);
+    assert_eq!(rollout.truncated.as_slice::<u8>(), [0, 0, 0, 1, 0, 0]);
+    assert_eq!(rollout.terminated.as_slice::<u8>(), [0; 6]);
+    // The last observation goes on by the newest frame.
+    assert_eq!(rollout.final_at, [(1, 1)]);
+    let last: &[u8] = rollout.final_obs.leaf().unwrap().as_slice();
+    assert_eq!(last[..2], [11, 11]);
+    assert_eq!(vector.finished().count(), 0);
+    let restarts: Vec<_> = vector.restarts().collect();
+    assert!(restarts.iter().all(|restart| restart.env == 1));
+    let causes = restarts.iter().map(|restart| restart.cause.to_string());
+    assert_eq!(
+        causes.collect::<Vec<_>>(),
+        [
+            "environment 5 (Fragile-v0): out of paper",
+            "environment 5 (Fragile-v0): it does not start",
+        ]
+    );
+    assert_eq!((budget.used(), vector.restarts().count()), (2, 0));
+}
+
+#[test]
+fn when_the_budget_is_used_up_the_vector_fails() {
+    let budget = Arc::new(RestartBudget::new(5));
+    budget.set_used(4);
+    let (mut vector, mut rollout) = fragile(&budget);
+    vector.reset(&mut rollout).unwrap();
+    vector.step(0, &mut rollout).unwrap();
+    let error = vector.step(1, &mut rollout).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "environment 5 (Fragile-v0): it does not start (and 5 environments were made anew already)"
+    );
+}
+
+/// A panic is a fault in the program: a new environment would have it too.
+#[test]
+fn a_panic_is_no_reason_to_go_on() {
+    let bad = Box::new(Counter {
+        tag: 1,
+        count: 0,
+        fail_at: None,
+        panic_at: Some(0),
+    });
+    let mut vector = VecEnv::from_envs(vec![bad], 1, "env", 0);
+    let budget = Arc::new(RestartBudget::new(5));
+    vector.restart_failed(|| Ok(Counter::boxed(1)), Arc::clone(&budget));
+    let mut rollout = columns(&vector, 1);
+    vector.reset(&mut rollout).unwrap();
+    let error = vector.step(0, &mut rollout).unwrap_err().to_string();
+    assert!(error.contains("the wheel came off"), "{error}");
+    assert_eq!(budget.used(), 0);
 }
 
 #[test]

@@ -1,0 +1,172 @@
+//! Writes checkpoints beside training.
+//!
+//! The moment that a checkpoint holds is fixed by the thread that learns. A thread of its own
+//! then writes the files, commits the checkpoint and removes those that need not be kept, while
+//! the run goes on. There is one at a time.
+
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use starling_record::{Checkpoints, OpenTables};
+
+use crate::checkpoint::{Moment, OnDisk};
+use crate::error::Unusable;
+use crate::pool::panic_message;
+use crate::{EngineError, Status};
+
+/// Writes one checkpoint at a time.
+pub(crate) struct Saver {
+    work: Work,
+    /// What the last checkpoint has of the replay.
+    on_disk: Option<OnDisk>,
+}
+
+enum Work {
+    None(Checkpoints),
+    Writing(Writing),
+    /// A checkpoint could not be written; the run ends.
+    Failed,
+}
+
+struct Writing {
+    status: Status,
+    thread: JoinHandle<Result<Done, Unusable>>,
+}
+
+/// What the thread gives back.
+struct Done {
+    checkpoints: Checkpoints,
+    folder: PathBuf,
+    on_disk: Option<OnDisk>,
+    took: Duration,
+}
+
+/// What a checkpoint is made of.
+pub(crate) struct Order {
+    /// How far the run was.
+    pub(crate) status: Status,
+    /// How good it was; higher is better.
+    pub(crate) score: Option<f64>,
+    pub(crate) moment: Moment,
+    /// Rows of metrics that have to be on disk before the checkpoint says that they are.
+    pub(crate) tables: OpenTables,
+}
+
+/// A checkpoint that is complete.
+pub(crate) struct Written {
+    pub(crate) status: Status,
+    pub(crate) folder: PathBuf,
+    /// How long it took beside training.
+    pub(crate) took: Duration,
+}
+
+impl Saver {
+    /// `on_disk` is what a checkpoint from which the run goes on has of the replay.
+    pub(crate) fn new(checkpoints: Checkpoints, on_disk: Option<OnDisk>) -> Self {
+        Self {
+            work: Work::None(checkpoints),
+            on_disk,
+        }
+    }
+
+    /// Steps of the checkpoint that is being written.
+    pub(crate) fn writing(&self) -> Option<u64> {
+        match &self.work {
+            Work::Writing(writing) => Some(writing.status.env_steps),
+            _ => None,
+        }
+    }
+
+    /// What the next checkpoint need not write again.
+    pub(crate) fn on_disk(&self) -> Option<&OnDisk> {
+        self.on_disk.as_ref().filter(|parts| parts.is_complete())
+    }
+
+    /// Begins to write. Whoever calls has seen to it that nothing else is being written.
+    pub(crate) fn begin(&mut self, order: Order) -> Result<(), EngineError> {
+        let (step, status) = (order.status.env_steps, order.status.clone());
+        let checkpoints = match std::mem::replace(&mut self.work, Work::Failed) {
+            Work::None(checkpoints) => checkpoints,
+            others => {
+                self.work = others;
+                let reason = "another one is being written";
+                return Err(save_error(step, reason.into()));
+            }
+        };
+        let thread = std::thread::Builder::new().name("checkpoint".into());
+        let thread = thread.spawn(move || write(checkpoints, order));
+        let thread = thread.map_err(|error| {
+            save_error(step, format!("its thread could not be started: {error}"))
+        })?;
+        self.work = Work::Writing(Writing { status, thread });
+        Ok(())
+    }
+
+    /// The checkpoint that has become complete since the last call.
+    pub(crate) fn written(&mut self) -> Result<Option<Written>, EngineError> {
+        match &self.work {
+            Work::Writing(writing) if writing.thread.is_finished() => self.wait(),
+            _ => Ok(None),
+        }
+    }
+
+    /// Waits for the checkpoint that is being written, if there is one.
+    pub(crate) fn wait(&mut self) -> Result<Option<Written>, EngineError> {
+        let Writing { status, thread } = match std::mem::replace(&mut self.work, Work::Failed) {
+            Work::Writing(writing) => writing,
+            others => {
+                self.work = others;
+                return Ok(None);
+            }
+        };
+        let done = match thread.join() {
+            Ok(Ok(done)) => done,
+            Ok(Err(Unusable(reason))) => return Err(save_error(status.env_steps, reason)),
+            Err(panic) => {
+                let reason = format!("its thread panicked: {}", panic_message(&*panic));
+                return Err(save_error(status.env_steps, reason));
+            }
+        };
+        self.work = Work::None(done.checkpoints);
+        self.on_disk = done.on_disk;
+        Ok(Some(Written {
+            status,
+            folder: done.folder,
+            took: done.took,
+        }))
+    }
+}
+
+impl Drop for Saver {
+    /// A run that ends with an error does not take the checkpoint with it that is almost there.
+    fn drop(&mut self) {
+        if let Err(error) = self.wait() {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+/// What the thread does.
+fn write(mut checkpoints: Checkpoints, order: Order) -> Result<Done, Unusable> {
+    let began = Instant::now();
+    order.tables.sync()?;
+    let mut writer = checkpoints.begin(order.status.env_steps)?;
+    let parts = order.moment.write(&mut writer)?;
+    writer.times(&json!({"elapsed_s": order.status.elapsed.as_secs_f64()}))?;
+    let folder = writer.commit(order.score)?;
+    Ok(Done {
+        checkpoints,
+        on_disk: parts.map(|parts| OnDisk {
+            folder: folder.clone(),
+            parts,
+        }),
+        folder,
+        took: began.elapsed(),
+    })
+}
+
+fn save_error(step: u64, reason: String) -> EngineError {
+    EngineError::Save { step, reason }
+}

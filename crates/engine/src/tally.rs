@@ -1,0 +1,83 @@
+//! What a run counts.
+
+use serde::{Deserialize, Serialize};
+use starling_envs::Episode;
+use starling_record::Window;
+
+/// How far a run has come, and what its episodes were like.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Tally {
+    /// Steps of all environments.
+    pub(crate) env_steps: u64,
+    /// Rounds of collecting and learning.
+    pub(crate) iterations: u64,
+    /// Episodes that ended.
+    pub(crate) episodes: u64,
+    /// Episodes that ended since the last row of metrics.
+    pub(crate) new_episodes: u64,
+    /// Returns of the last 100 episodes.
+    pub(crate) returns: Window,
+    /// Discounted returns of the last 100 episodes.
+    pub(crate) discounted_returns: Window,
+    /// Lengths of the last 100 episodes.
+    pub(crate) lengths: Window,
+    /// Steps with a reward, of the last 100 episodes.
+    pub(crate) nonzero_rewards: Window,
+    /// Points of the last 100 games, where environments count them.
+    pub(crate) game_scores: Window,
+    /// Step and mean return of the last evaluation.
+    pub(crate) last_eval: Option<(u64, f64)>,
+    /// Mean return of the best evaluation.
+    pub(crate) best_eval: Option<f64>,
+    /// Steps and episodes of evaluations since the last row of metrics.
+    pub(crate) eval_steps: f64,
+    /// See `eval_steps`.
+    pub(crate) eval_episodes: f64,
+    /// Environments that failed and were made anew.
+    #[serde(default)]
+    pub(crate) env_restarts: u64,
+    /// Samples drawn from the replay and steps inserted by the last row of metrics.
+    pub(crate) replay_counts: (u64, u64),
+}
+
+/// Episodes that statistics look back on.
+const WINDOW: usize = 100;
+
+impl Tally {
+    /// Of a run that begins.
+    pub(crate) fn new() -> Self {
+        Self {
+            env_steps: 0,
+            iterations: 0,
+            episodes: 0,
+            new_episodes: 0,
+            returns: Window::new(WINDOW),
+            discounted_returns: Window::new(WINDOW),
+            lengths: Window::new(WINDOW),
+            nonzero_rewards: Window::new(WINDOW),
+            game_scores: Window::new(WINDOW),
+            last_eval: None,
+            best_eval: None,
+            eval_steps: 0.0,
+            eval_episodes: 0.0,
+            env_restarts: 0,
+            replay_counts: (0, 0),
+        }
+    }
+
+    /// Adds steps and the episodes that ended with them.
+    pub(crate) fn count(&mut self, steps: usize, episodes: &[Episode]) {
+        self.env_steps += steps as u64;
+        self.episodes += episodes.len() as u64;
+        self.new_episodes += episodes.len() as u64;
+        for episode in episodes {
+            self.returns.push(episode.return_);
+            self.discounted_returns.push(episode.discounted_return);
+            self.lengths.push(episode.length as f64);
+            self.nonzero_rewards.push(episode.nonzero_rewards as f64);
+            if let Some(score) = episode.game_score {
+                self.game_scores.push(score);
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Checkpoints are written while training goes on.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
+
+use std::path::Path;
+use std::sync::Once;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
+
+use rand::RngExt as _;
+use serde_json::{Value, json};
+use starling_engine::{Profile, RunConfig, Status, Training, Watcher, merge_settings};
+use starling_envs::{Action, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry};
+use starling_record::{RunFolder, checkpoint};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Shows many random numbers, which no compression makes smaller.
+struct Noise;
+
+impl Env for Noise {
+    fn observation_space(&self) -> Space {
+        Space::unbounded(&[2000])
+    }
+
+    fn action_space(&self) -> Space {
+        Space::Discrete { n: 2 }
+    }
+
+    fn reset(&mut self, rng: &mut Rng, mut obs: ObsMut<'_>) -> Result<(), EnvError> {
+        let numbers = obs.as_mut_slice::<f32>();
+        numbers.fill_with(|| rng.random());
+        Ok(())
+    }
+
+    fn step(&mut self, _: Action<'_>, rng: &mut Rng, obs: ObsMut<'_>) -> Result<Step, EnvError> {
+        self.reset(rng, obs)?;
+        Ok(Step::default())
+    }
+}
+
+/// A run that fills a replay with 20,000 steps of noise, 8 kB each, and ends before it learns.
+fn config(settings: Value) -> RunConfig {
+    static ADDED: Once = Once::new();
+    ADDED.call_once(|| {
+        registry::add(EnvSpec {
+            id: "Noise-v0",
+            family: "test",
+            max_episode_steps: None,
+            reward_threshold: None,
+            summary: "random numbers",
+            options: &[],
+            bare: |_, _| Ok(Box::new(Noise)),
+        })
+        .unwrap();
+    });
+    let mut tree = json!({
+        "env": {"id": "Noise-v0"},
+        "algo": {"name": "dqn", "capacity_steps": 20_000, "learning_starts_steps": 20_000},
+        "steps": 20_000,
+        "envs": 4,
+    });
+    merge_settings(&mut tree, &settings);
+    RunConfig::from_value(&tree).unwrap()
+}
+
+fn folder(root: &Path) -> RunFolder {
+    RunFolder::create(root, "Noise-v0", "dqn", "test", 1, SystemTime::now()).unwrap()
+}
+
+/// How many steps were done between the moment of a checkpoint and the news that it is written.
+#[derive(Default)]
+struct Meanwhile {
+    now: u64,
+    steps: Vec<u64>,
+}
+
+impl Watcher for Meanwhile {
+    fn round(&mut self, status: &Status) {
+        self.now = status.env_steps;
+    }
+
+    fn checkpointed(&mut self, status: &Status, folder: &Path) {
+        assert!(folder.join("manifest.json").is_file());
+        self.steps.push(self.now - status.env_steps);
+    }
+}
+
+fn spent(profile: &Profile, component: &str, activity: &str) -> (Duration, u64) {
+    let components = profile.components().into_iter();
+    let mut activities = components.filter(|(name, _)| *name == component);
+    let (_, activities) = activities.next().unwrap();
+    let mut spent = activities.iter().filter(|(name, _)| *name == activity);
+    let (_, spent) = spent.next().unwrap();
+    (spent.time, spent.times)
+}
+
+/// 120 MB take their time on the disk. The learner waits for a small part of it: while rows are
+/// marked in the replay and its own arrays are copied.
+#[test]
+fn training_goes_on_while_a_checkpoint_is_written() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = folder(root.path());
+    let config = config(json!({"checkpoint": {"every_steps": 15_000}}));
+    let training = Training::start(config, &folder).unwrap();
+    let profile = training.profile();
+    let mut meanwhile = Meanwhile::default();
+    training.run(&NEVER, None, &mut meanwhile).unwrap();
+
+    let (paused, begun) = spent(&profile, "learner", "checkpoint");
+    let (wrote, written) = spent(&profile, "checkpoints", "write");
+    assert_eq!((begun, written), (2, 2));
+    assert!(paused * 5 < wrote, "{paused:?} of {wrote:?}");
+    // The first one is written beside training; the run ends with the last.
+    assert_eq!(meanwhile.steps.len(), 2);
+    assert!(meanwhile.steps[0] > 0, "{:?}", meanwhile.steps);
+    assert_eq!(meanwhile.steps[1], 0);
+}
+
+/// What goes wrong beside training ends the run with the reason; the checkpoint before it stays.
+#[test]
+fn a_checkpoint_that_cannot_be_written_ends_the_run() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = folder(root.path());
+    let config = config(json!({"checkpoint": {"every_steps": 0}}));
+    let training = Training::start(config.clone(), &folder).unwrap();
+    training.run(&NEVER, Some(8_000), &mut ()).unwrap();
+    let mut often = config.clone();
+    often.settings.checkpoint.every_steps = 2_000;
+    let (training, _) = Training::resume(often, &folder).unwrap();
+    let blocked = folder.checkpoints_path().join(".writing-000000010000");
+    std::fs::write(&blocked, "in the way").unwrap();
+    let error = training.run(&NEVER, None, &mut ()).unwrap_err().to_string();
+    let expected = "the checkpoint of step 10000 could not be written: cannot remove";
+    assert!(error.contains(expected), "{error}");
+    let (latest, damaged) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
+    assert_eq!((latest.step(), damaged.len()), (8_000, 0));
+
+    std::fs::remove_file(&blocked).unwrap();
+    let (training, _) = Training::resume(config, &folder).unwrap();
+    training.run(&NEVER, None, &mut ()).unwrap();
+    let (latest, _) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
+    assert_eq!(latest.step(), 20_000);
+}

@@ -1,0 +1,187 @@
+//! An environment that fails ends the run with the reason or is made anew, as the settings say.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
+
+use std::sync::Once;
+use std::sync::atomic::AtomicBool;
+use std::time::{Instant, SystemTime};
+
+use serde_json::{Value, json};
+use starling_engine::{RunConfig, Training, merge_settings};
+use starling_envs::{Action, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry};
+use starling_record::{RunFolder, Table};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Goes wrong at every step number `LIFE` of its life, one way or the other.
+struct Mortal {
+    steps_left: usize,
+    panics: bool,
+}
+
+const LIFE: usize = 300;
+
+impl Env for Mortal {
+    fn observation_space(&self) -> Space {
+        Space::unbounded(&[3])
+    }
+
+    fn action_space(&self) -> Space {
+        Space::Discrete { n: 2 }
+    }
+
+    fn reset(&mut self, _: &mut Rng, mut obs: ObsMut<'_>) -> Result<(), EnvError> {
+        obs.write(&[0f32; 3]);
+        Ok(())
+    }
+
+    fn step(&mut self, _: Action<'_>, _: &mut Rng, mut obs: ObsMut<'_>) -> Result<Step, EnvError> {
+        if self.steps_left == 0 {
+            assert!(!self.panics, "the wheel came off");
+            return Err(EnvError::Failed("out of fuel".into()));
+        }
+        self.steps_left -= 1;
+        obs.write(&[self.steps_left as f32; 3]);
+        Ok(Step {
+            reward: 1.0,
+            terminated: self.steps_left.is_multiple_of(50),
+            truncated: false,
+        })
+    }
+}
+
+fn add_environments() {
+    static ADDED: Once = Once::new();
+    fn mortal(panics: bool) -> Box<dyn Env> {
+        let steps_left = LIFE;
+        Box::new(Mortal { steps_left, panics })
+    }
+    let spec = |id, bare| EnvSpec {
+        id,
+        family: "test",
+        max_episode_steps: None,
+        reward_threshold: None,
+        summary: "goes wrong after 300 steps",
+        options: &[],
+        bare,
+    };
+    ADDED.call_once(|| {
+        registry::add(spec("Fails-v0", |_, _| Ok(mortal(false)))).unwrap();
+        registry::add(spec("Panics-v0", |_, _| Ok(mortal(true)))).unwrap();
+    });
+}
+
+/// Runs 8 environments for 6000 steps, 750 each; returns the restarts that it counted.
+fn train(id: &str, settings: &Value) -> Result<f64, String> {
+    add_environments();
+    let mut tree = json!({
+        "env": {"id": id},
+        "algo": {"name": "ppo"},
+        "steps": 6000,
+        "envs": 8,
+        "log_every_steps": 1000,
+        "stall_timeout_s": 60,
+    });
+    merge_settings(&mut tree, settings);
+    let config = RunConfig::from_value(&tree).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let folder = RunFolder::create(root.path(), id, "a", "run", 1, SystemTime::now()).unwrap();
+    let training = Training::start(config, &folder).unwrap();
+    let outcome = training.run(&NEVER, None, &mut ());
+    outcome.map_err(|error| error.to_string())?;
+    let table = Table::read(&folder.progress_path()).unwrap();
+    let restarts = table.column("Diagnostics/EnvRestarts").unwrap();
+    Ok(*restarts.last().unwrap())
+}
+
+/// Every way of collecting, with rollouts and with a replay.
+fn modes() -> Vec<Value> {
+    let dqn = json!({"name": "dqn", "capacity_steps": 4000, "learning_starts_steps": 1000});
+    vec![
+        json!({"mode": "serial"}),
+        json!({"mode": "serial", "algo": dqn}),
+        json!({"mode": "threads", "threads": 2}),
+        json!({"mode": "threads", "threads": 2, "asynchronous": true, "algo": dqn}),
+        json!({"mode": "central", "threads": 2}),
+        json!({"mode": "central", "threads": 2, "asynchronous": true}),
+    ]
+}
+
+#[test]
+fn a_failure_ends_the_run_with_the_reason() {
+    for mode in modes() {
+        let error = train("Fails-v0", &mode).unwrap_err();
+        assert!(error.contains("(Fails-v0): out of fuel"), "{mode}: {error}");
+    }
+}
+
+#[test]
+fn a_failed_environment_is_made_anew_if_so_set() {
+    for mut mode in modes() {
+        merge_settings(&mut mode, &json!({"on_env_error": "restart"}));
+        // 750 steps of each are two failures of each; on threads some are ahead of others.
+        let restarts = train("Fails-v0", &mode).unwrap();
+        assert!((8.0..=40.0).contains(&restarts), "{mode}: {restarts}");
+        if mode["mode"] == "serial" {
+            assert_eq!(restarts, 16.0, "{mode}");
+        }
+    }
+}
+
+#[test]
+fn restarts_have_an_end() {
+    for mut mode in modes() {
+        let restart = json!({"on_env_error": "restart", "max_env_restarts": 5});
+        merge_settings(&mut mode, &restart);
+        let error = train("Fails-v0", &mode).unwrap_err();
+        let expected = "out of fuel (and 5 environments were made anew already)";
+        assert!(error.contains(expected), "{mode}: {error}");
+    }
+}
+
+/// A panic ends the run at once, whatever is set.
+#[test]
+fn a_panic_ends_the_run_with_the_reason() {
+    for mut mode in modes() {
+        merge_settings(&mut mode, &json!({"on_env_error": "restart"}));
+        let began = Instant::now();
+        let error = train("Panics-v0", &mode).unwrap_err();
+        let expected = "(Panics-v0): it panicked: the wheel came off";
+        assert!(error.contains(expected), "{mode}: {error}");
+        assert!(began.elapsed().as_secs() < 30, "{mode}");
+    }
+}
+
+/// The environment of an evaluation is made anew too: the episode that it broke off is played
+/// again.
+#[test]
+fn evaluations_go_on_as_well() {
+    let settings = json!({"eval": {"every_steps": 3000, "episodes": 20}});
+    let error = train("Fails-v0", &settings).unwrap_err();
+    assert!(error.contains("out of fuel"), "{error}");
+    let mut restarting = settings;
+    merge_settings(&mut restarting, &json!({"on_env_error": "restart"}));
+    train("Fails-v0", &restarting).unwrap();
+}
+
+/// A run that is resumed has its restarts behind it.
+#[test]
+fn restarts_are_counted_over_the_whole_run() {
+    add_environments();
+    let root = tempfile::tempdir().unwrap();
+    let tree = json!({
+        "env": {"id": "Fails-v0"},
+        "algo": {"name": "ppo"},
+        "steps": 8000,
+        "on_env_error": "restart",
+        "max_env_restarts": 12,
+    });
+    let config = RunConfig::from_value(&tree).unwrap();
+    let folder = RunFolder::create(root.path(), "F", "a", "run", 1, SystemTime::now()).unwrap();
+    let training = Training::start(config.clone(), &folder).unwrap();
+    // Every environment has failed once.
+    training.run(&NEVER, Some(4000), &mut ()).unwrap();
+    let (training, _) = Training::resume(config, &folder).unwrap();
+    let error = training.run(&NEVER, None, &mut ()).unwrap_err().to_string();
+    assert!(error.contains("12 environments were made anew"), "{error}");
+}
