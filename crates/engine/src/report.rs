@@ -1,4 +1,4 @@
-//! One row of metrics: what happened since the last one.
+//! What goes into the tables: a row of metrics now and then, the settings once.
 
 use std::time::{Duration, Instant};
 
@@ -105,4 +105,25 @@ pub(crate) fn row(status: &Status, clock: &mut Clock, tally: &mut Tally, pupil: 
     }
     clock.last = (status.elapsed, status.env_steps, status.updates);
     row
+}
+
+/// Every setting by its dotted name.
+pub(crate) fn flatten(value: &serde_json::Value) -> Vec<(String, String)> {
+    fn walk(path: &str, value: &serde_json::Value, out: &mut Vec<(String, String)>) {
+        match value.as_object() {
+            Some(section) => {
+                for (key, value) in section {
+                    let path = match path {
+                        "" => key.clone(),
+                        _ => format!("{path}.{key}"),
+                    };
+                    walk(&path, value, out);
+                }
+            }
+            None => out.push((path.to_owned(), value.to_string())),
+        }
+    }
+    let mut out = Vec::new();
+    walk("", value, &mut out);
+    out
 }

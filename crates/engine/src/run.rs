@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use starling_algos::Algorithm;
 use starling_envs::RestartBudget;
 use starling_nets::Device;
-use starling_record::{Checkpoints, Recorder, Retention, RunFolder};
+use starling_record::{Recorder, RunFolder};
 use starling_replay::MemoryPlan;
 
 use crate::checkpoint::Moment;
@@ -17,7 +17,7 @@ use crate::parts::{Collectors, Parts};
 use crate::pool::{Pace, Pool, Start};
 use crate::profile::Profile;
 use crate::report::{self, Clock};
-use crate::saver::{Order, Saver, Written};
+use crate::saver::{Order, Saver, Written, open_checkpoints};
 use crate::tally::Tally;
 use crate::{
     EngineError, Outcome, Reason, RunConfig, Status, Watcher, Weights, checkpoint, evaluate,
@@ -57,9 +57,9 @@ impl Training {
     /// A run from its beginning.
     pub fn start(config: RunConfig, folder: &RunFolder) -> Result<Self, EngineError> {
         let mut recorder = Recorder::create(folder)?;
-        recorder.hyperparameters(&flatten(&config.to_value()))?;
+        recorder.hyperparameters(&report::flatten(&config.to_value()))?;
         let parts = Parts::make(&config, 0)?;
-        let checkpoints = Checkpoints::open(&folder.checkpoints_path(), retention(&config))?;
+        let checkpoints = open_checkpoints(&config, folder)?;
         Ok(Self::assemble(
             config,
             parts,
@@ -77,7 +77,7 @@ impl Training {
         config: RunConfig,
         folder: &RunFolder,
     ) -> Result<(Self, Vec<String>), EngineError> {
-        let mut checkpoints = Checkpoints::open(&folder.checkpoints_path(), retention(&config))?;
+        let mut checkpoints = open_checkpoints(&config, folder)?;
         let (latest, damaged) = checkpoints.latest()?;
         let mut notes: Vec<String> = damaged.iter().map(ToString::to_string).collect();
         let mut parts = Parts::make(&config, latest.step())?;
@@ -488,33 +488,4 @@ impl Training {
         self.collectors = Collectors::Threads(pool);
         Ok(())
     }
-}
-
-fn retention(config: &RunConfig) -> Retention {
-    let checkpoint = &config.settings.checkpoint;
-    Retention {
-        keep_last: checkpoint.keep_last,
-        milestone_steps: checkpoint.milestone_steps,
-    }
-}
-
-/// Every setting by its dotted name.
-fn flatten(value: &serde_json::Value) -> Vec<(String, String)> {
-    fn walk(path: &str, value: &serde_json::Value, out: &mut Vec<(String, String)>) {
-        match value.as_object() {
-            Some(section) => {
-                for (key, value) in section {
-                    let path = match path {
-                        "" => key.clone(),
-                        _ => format!("{path}.{key}"),
-                    };
-                    walk(&path, value, out);
-                }
-            }
-            None => out.push((path.to_owned(), value.to_string())),
-        }
-    }
-    let mut out = Vec::new();
-    walk("", value, &mut out);
-    out
 }

@@ -9,12 +9,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use starling_record::{Checkpoints, OpenTables};
+use starling_record::{Checkpoints, OpenTables, Retention, RunFolder};
 
 use crate::checkpoint::{Moment, OnDisk};
 use crate::error::Unusable;
 use crate::pool::panic_message;
-use crate::{EngineError, Status};
+use crate::{EngineError, RunConfig, Status};
 
 /// Writes one checkpoint at a time.
 pub(crate) struct Saver {
@@ -146,6 +146,19 @@ impl Drop for Saver {
             tracing::error!("{error}");
         }
     }
+}
+
+/// The checkpoints of a run's folder, of which are kept those that the settings say.
+pub(crate) fn open_checkpoints(
+    config: &RunConfig,
+    folder: &RunFolder,
+) -> Result<Checkpoints, EngineError> {
+    let settings = &config.settings.checkpoint;
+    let retention = Retention {
+        keep_last: settings.keep_last,
+        milestone_steps: settings.milestone_steps,
+    };
+    Ok(Checkpoints::open(&folder.checkpoints_path(), retention)?)
 }
 
 /// What the thread does.

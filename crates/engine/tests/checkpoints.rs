@@ -142,3 +142,39 @@ fn a_checkpoint_that_cannot_be_written_ends_the_run() {
     let (latest, _) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
     assert_eq!(latest.step(), 20_000);
 }
+
+/// Actors insert, threads draw ahead and priorities change while parts are written; the replay
+/// that comes back goes on.
+#[test]
+fn a_run_on_threads_resumes_with_its_replay() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = folder(root.path());
+    let tree = json!({
+        "env": {"id": "CartPole-v1"},
+        "algo": {
+            "name": "dqn",
+            "capacity_steps": 4_000,
+            "learning_starts_steps": 500,
+            "batch_size": 16,
+            "priority": {"alpha": 0.6},
+        },
+        "steps": 16_000,
+        "mode": "threads",
+        "threads": 2,
+        "asynchronous": true,
+        "prefetch_threads": 1,
+        "checkpoint": {"every_steps": 500},
+    });
+    let config = RunConfig::from_value(&tree).unwrap();
+    let training = Training::start(config.clone(), &folder).unwrap();
+    training.run(&NEVER, Some(8_000), &mut ()).unwrap();
+    let (latest, _) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
+    let parts = latest.files().filter(|name| name.starts_with("replay-"));
+    assert!(parts.count() > 1);
+    let (training, notes) = Training::resume(config, &folder).unwrap();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("start new episodes"), "{notes:?}");
+    training.run(&NEVER, None, &mut ()).unwrap();
+    let (latest, damaged) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
+    assert!(latest.step() >= 16_000 && damaged.is_empty());
+}
