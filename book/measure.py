@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Trains what the book's chapter on results reports, and draws its curves.
+
+    python3 book/measure.py run SET FOLDER     trains, and keeps the CSV files of each run in FOLDER
+    python3 book/measure.py draw SET FOLDER    draws book/src/curves/*.svg from them
+
+SET is one of
+
+    gpu       Atari on a GPU: about 20 minutes on a machine with one H200 and 16 cores
+    minatar   MinAtar on the CPU: about 30 minutes on two cores
+
+It only needs the standard library.
+"""
+
+import csv
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#8c564b", "#ff7f0e")
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 320, 56, 16, 32, 44
+
+PONG = [
+    "PongNoFrameskip-v4", "--preset", "atari/ppo.gpu", "--steps", "8000000",
+    "stop_at_return=18", "log_every_steps=50000",
+]
+BREAKOUT = [
+    "BreakoutNoFrameskip-v4", "--preset", "atari/ppo.gpu", "--steps", "16000000",
+    "log_every_steps=100000", "algo.ratio_clip=0.1",
+    "algo.learning_rate={start: 0.0007, end: 0.0}",
+]
+APEX = [
+    "ALE/Pong-v5", "--preset", "atari/apex-dqn.gpu", "--steps", "15000000",
+    "eval.every_steps=1000000", "--profile",
+]
+MINATAR = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
+MINATAR_STEPS = {"ppo": "2500000", "impala": "2000000"}
+
+RUNS = {
+    "gpu": {
+        **{f"pong-s{seed}": PONG + ["--seed", str(seed)] for seed in (1, 2, 3)},
+        "breakout-s1": BREAKOUT + ["--seed", "1"],
+        "apex-pong-s1": APEX + ["--seed", "1"],
+    },
+    "minatar": {
+        f"{game}-{algo}": [f"MinAtar/{game}-v1", "--algo", algo, "--steps", steps]
+        for game in MINATAR
+        for algo, steps in MINATAR_STEPS.items()
+    },
+}
+
+
+def run(which: str, folder: pathlib.Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, arguments in RUNS[which].items():
+        with tempfile.TemporaryDirectory() as runs:
+            command = [ROOT / "starling", "train", *arguments, "--runs", runs]
+            print("./starling train", *arguments, flush=True)
+            subprocess.run(command, check=True)
+            for file, ending in (("progress.csv", ""), ("eval.csv", "-eval")):
+                for found in pathlib.Path(runs).rglob(file):
+                    shutil.copy(found, folder / f"{name}{ending}.csv")
+    if which == "gpu":
+        subprocess.run([ROOT / "starling", "bench", "train"], check=True)
+
+
+def draw(which: str, folder: pathlib.Path) -> None:
+    figures = {"gpu": draw_gpu, "minatar": draw_minatar}[which](folder)
+    target = ROOT / "book" / "src" / "curves"
+    target.mkdir(exist_ok=True)
+    for figure, (title, below, curves) in figures.items():
+        (target / f"{figure}.svg").write_text(chart(title, below, curves))
+        for label, curve in curves.items():
+            x, score = curve[-1]
+            print(f"{figure}, {label}: {score:.1f} at {x:g}")
+
+
+def draw_gpu(folder: pathlib.Path) -> dict:
+    seconds, score = "Diagnostics/CumTime (s)", "GameScoreAverage"
+    below = "seconds of training; mean score of the last 100 games"
+    figures = {}
+    for figure, title in (("pong", "Pong, PPO"), ("breakout", "Breakout, PPO")):
+        paths = sorted(folder.glob(f"{figure}-s*.csv"))
+        curves = {path.stem.split("-s")[1]: read(path, seconds, score) for path in paths}
+        if curves:
+            labelled = {f"seed {seed}": curve for seed, curve in curves.items()}
+            figures[figure] = (title, below, labelled)
+    path = folder / "apex-pong-s1.csv"
+    if not path.exists():
+        return figures
+    times = read(path, "Diagnostics/CumSteps", seconds)
+    evaluations = read(folder / "apex-pong-s1-eval.csv", "env_steps", "ReturnAverage")
+    figures["apex-pong"] = (
+        "Pong, Ape-X DQN",
+        "seconds of training; mean return",
+        {
+            "evaluation, 10 episodes": [(at(times, x), y) for x, y in evaluations],
+            "training, all of the ladder": read(path, seconds, "ReturnAverage"),
+        },
+    )
+    return figures
+
+
+def draw_minatar(folder: pathlib.Path) -> dict:
+    figures = {}
+    for game in MINATAR:
+        curves = {}
+        for algo in MINATAR_STEPS:
+            curve = read(folder / f"{game}-{algo}.csv", "Diagnostics/CumSteps", "ReturnAverage")
+            curves[algo.upper()] = [(steps / 1e6, y) for steps, y in curve]
+        below = "million steps; mean return of the last 100 episodes"
+        figures[f"minatar-{game.lower()}"] = (f"MinAtar, {game}", below, curves)
+    return figures
+
+
+def read(path: pathlib.Path, x: str, y: str) -> list[tuple[float, float]]:
+    """Two columns of a table, without the rows that lack the second."""
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [(float(row[x]), float(row[y])) for row in rows if row[y] not in ("", "nan")]
+
+
+def at(curve: list[tuple[float, float]], x: float) -> float:
+    """The curve's value where it first reaches x."""
+    return next((value for place, value in curve if place >= x), curve[-1][1])
+
+
+def chart(title: str, below: str, curves: dict[str, list[tuple[float, float]]]) -> str:
+    xs = [x for curve in curves.values() for x, _ in curve]
+    ys = [y for curve in curves.values() for _, y in curve]
+    x_step, y_step = step(max(xs)), step(max(ys) - min(ys))
+    x_end = -(-max(xs) // x_step) * x_step
+    low, high = min(ys) // y_step * y_step, -(-max(ys) // y_step) * y_step
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = LEFT + x / x_end * (WIDTH - LEFT - RIGHT)
+        down = HEIGHT - BOTTOM - (y - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        return round(across, 1), round(down, 1)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{LEFT}" y="20" font-size="14">{title}</text>',
+    ]
+    tick = low
+    while tick <= high + y_step / 2:
+        x, y = place(0, tick)
+        parts.append(f'<path d="M{x} {y}H{WIDTH - RIGHT}" stroke="#ddd"/>')
+        parts.append(f'<text x="{x - 6}" y="{y + 4}" text-anchor="end">{tick:g}</text>')
+        tick += y_step
+    tick = 0.0
+    while tick <= x_end + x_step / 2:
+        x, y = place(tick, low)
+        parts.append(f'<text x="{x}" y="{y + 18}" text-anchor="middle">{tick:g}</text>')
+        tick += x_step
+    middle = (LEFT + WIDTH - RIGHT) // 2
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{below}</text>')
+    across = WIDTH - RIGHT
+    for (label, curve), colour in reversed(list(zip(curves.items(), COLOURS))):
+        points = " ".join(f"{x},{y}" for x, y in (place(*point) for point in curve))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(
+            f'<text x="{across}" y="20" text-anchor="end" fill="{colour}">{label}</text>'
+        )
+        across -= 7 * len(label) + 12
+    parts.append("</svg>\n")
+    return "\n".join(parts)
+
+
+def step(span: float) -> float:
+    """A round number that divides a span into about six."""
+    rough = span / 6
+    power = 10.0 ** (len(str(int(rough))) - 1) if rough >= 1 else 0.1
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4 or sys.argv[1] not in ("run", "draw") or sys.argv[2] not in RUNS:
+        sys.exit(__doc__)
+    {"run": run, "draw": draw}[sys.argv[1]](sys.argv[2], pathlib.Path(sys.argv[3]))
