@@ -312,10 +312,16 @@ impl Training {
     fn evaluate(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
         self.set_busy(true);
         let started = Instant::now();
+        // The learner's own, which actors may not have yet: a checkpoint of the best weights holds
+        // those that were judged.
+        let weights = Weights {
+            version: self.weights.version,
+            values: self.pupil.learner.weights(),
+        };
         let evaluation = evaluate(
             &self.config,
             &*self.algorithm,
-            &self.weights,
+            &weights,
             self.device,
             self.config.settings.eval.episodes,
             self.config.settings.seed,
