@@ -7,7 +7,8 @@
 SET is one of
 
     gpu       Atari on a GPU: about 20 minutes on a machine with one H200 and 16 cores
-    minatar   MinAtar on the CPU: about 30 minutes on two cores
+    minatar   PPO and IMPALA on MinAtar: about 30 minutes on two cores
+    values    methods of action values on MinAtar, three seeds: about two hours on two cores
 
 It only needs the standard library.
 """
@@ -38,6 +39,14 @@ APEX = [
 ]
 MINATAR = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
 MINATAR_STEPS = {"ppo": "2500000", "impala": "2000000"}
+# What learns action values is compared by evaluations: of Ape-X's ladder most environments act at
+# random now and then.
+VALUES_STEPS = 300_000
+VALUES = {
+    game: ("dqn", "rainbow-iqn", "apex-dqn") for game in ("Asterix", "Breakout", "SpaceInvaders")
+}
+VALUES["Seaquest"] = ("dqn", "r2d2")
+SEEDS = (1, 2, 3)
 
 RUNS = {
     "gpu": {
@@ -49,6 +58,15 @@ RUNS = {
         f"{game}-{algo}": [f"MinAtar/{game}-v1", "--algo", algo, "--steps", steps]
         for game in MINATAR
         for algo, steps in MINATAR_STEPS.items()
+    },
+    "values": {
+        f"{game}-{algo}-s{seed}": [
+            f"MinAtar/{game}-v1", "--algo", algo, "--steps", str(VALUES_STEPS), "--seed", str(seed),
+            f"eval.every_steps={VALUES_STEPS // 10}", "eval.episodes=50",
+        ]
+        for seed in SEEDS
+        for game, algos in VALUES.items()
+        for algo in algos
     },
 }
 
@@ -68,7 +86,7 @@ def run(which: str, folder: pathlib.Path) -> None:
 
 
 def draw(which: str, folder: pathlib.Path) -> None:
-    figures = {"gpu": draw_gpu, "minatar": draw_minatar}[which](folder)
+    figures = {"gpu": draw_gpu, "minatar": draw_minatar, "values": draw_values}[which](folder)
     target = ROOT / "book" / "src" / "curves"
     target.mkdir(exist_ok=True)
     for figure, (title, below, curves) in figures.items():
@@ -113,6 +131,24 @@ def draw_minatar(folder: pathlib.Path) -> dict:
             curves[algo.upper()] = [(steps / 1e6, y) for steps, y in curve]
         below = "million steps; mean return of the last 100 episodes"
         figures[f"minatar-{game.lower()}"] = (f"MinAtar, {game}", below, curves)
+    return figures
+
+
+def draw_values(folder: pathlib.Path) -> dict:
+    figures = {}
+    for game, algos in VALUES.items():
+        curves = {}
+        for algo in algos:
+            runs = [
+                read(folder / f"{game}-{algo}-s{seed}-eval.csv", "env_steps", "ReturnAverage")
+                for seed in SEEDS
+            ]
+            for seed, run in zip(SEEDS, runs):
+                print(f"{game}, {algo}, seed {seed}: {run[-1][1]:.1f} at {run[-1][0]:g}")
+            rows = zip(*runs)
+            curves[algo] = [(row[0][0] / 1e3, sum(y for _, y in row) / len(row)) for row in rows]
+        below = "thousand steps; mean of three seeds of evaluations over 50 episodes"
+        figures[f"values-{game.lower()}"] = (f"MinAtar, {game}", below, curves)
     return figures
 
 

@@ -20,8 +20,21 @@ use crate::utc;
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    /// Held, never read: closing the file releases the lock.
-    _lock: Option<File>,
+    /// Held, never read.
+    _lock: Option<Lock>,
+}
+
+/// A file that is locked for as long as the value lives.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    /// Closing the file is not enough: a process that is being started at this moment has it open
+    /// too.
+    fn drop(&mut self) {
+        // Where locks are unknown there is none.
+        let _ = self.0.unlock();
+    }
 }
 
 /// What a run is, as its folder name says it.
@@ -303,7 +316,7 @@ fn component(what: &'static str, name: &str) -> Result<String> {
     Ok(clean)
 }
 
-fn lock(run: &Path) -> Result<File> {
+fn lock(run: &Path) -> Result<Lock> {
     let path = run.join(".lock");
     let file = OpenOptions::new()
         .create(true)
@@ -312,12 +325,14 @@ fn lock(run: &Path) -> Result<File> {
         .open(&path)
         .doing("open", &path)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => Err(Error::InUse {
             path: run.to_owned(),
         }),
         // Some network file systems know no locks. That is no reason to refuse a run there.
-        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(file),
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
+            Ok(Lock(file))
+        }
         Err(TryLockError::Error(error)) => Err(error).doing("lock", &path),
     }
 }
