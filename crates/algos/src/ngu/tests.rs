@@ -9,20 +9,14 @@ use super::arms::{keep_pulls, pulls_of};
 use super::loss::n_step_returns;
 use super::novelty::Remembered;
 use super::*;
-use crate::recurrent::leaf;
+use crate::recurrent::{acts_as_alone, leaf};
 use crate::{Acting, Batch, Part, Progress};
 
-/// A rollout of two episodes through policy, replay and learner: the bandit learns of the
-/// first episode, places of the second are remembered, and an update moves the weights and
-/// the statistics but not the random network.
-#[test]
-fn a_rollout_becomes_an_update() {
-    const STEPS: usize = 24;
-    const END: usize = 13;
-    let (obs, action) = (Space::unbounded(&[2]), Space::Discrete { n: 2 });
+/// A small one, for observations of one space and two actions.
+fn small(obs: &Space) -> Ngu {
     let spaces = Spaces {
         observation: obs.clone(),
-        action: action.clone(),
+        action: Space::Discrete { n: 2 },
         legal_actions: None,
         frame_stack: None,
     };
@@ -45,7 +39,25 @@ fn a_rollout_becomes_an_update() {
         state_interval_steps: 2,
         priority_eta: 0.9,
     };
-    let ngu = Ngu::new(shared, config, &spaces).unwrap();
+    Ngu::new(shared, config, &spaces).unwrap()
+}
+
+#[test]
+fn together_they_act_as_each_alone() {
+    let mut ngu = small(&Space::unbounded(&[1]));
+    (ngu.shared.epsilon_start, ngu.shared.epsilon_end) = (0.3, 0.3);
+    acts_as_alone(&ngu);
+}
+
+/// A rollout of two episodes through policy, replay and learner: the bandit learns of the
+/// first episode, places of the second are remembered, and an update moves the weights and
+/// the statistics but not the random network.
+#[test]
+fn a_rollout_becomes_an_update() {
+    const STEPS: usize = 24;
+    const END: usize = 13;
+    let (obs, action) = (Space::unbounded(&[2]), Space::Discrete { n: 2 });
+    let ngu = small(&obs);
     let mut learner = ngu.learner(1, Device::Cpu);
     let mut policy = ngu.policy(Device::Cpu);
     policy.load(&learner.weights()).unwrap();

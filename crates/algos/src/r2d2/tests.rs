@@ -6,7 +6,7 @@ use starling_replay::{Layout as Rows, Replay, ReplayConfig};
 use starling_tree::{Array, Tree};
 
 use super::*;
-use crate::recurrent::{SequenceInputs, leaf};
+use crate::recurrent::{SequenceInputs, acts_as_alone, leaf};
 use crate::{Acting, Part};
 
 fn algorithm() -> R2d2 {
@@ -44,6 +44,11 @@ fn targets_are_on_the_learned_scale() {
     let target = algorithm().targets(&one(1.0), &one(0.5), &one(2.326625));
     let expected = 7f64.sqrt() - 1.0 + 0.006;
     assert!((target.double_value(&[0]) - expected).abs() < 1e-4);
+}
+
+#[test]
+fn together_they_act_as_each_alone() {
+    acts_as_alone(&algorithm());
 }
 
 const STEPS: usize = 24;

@@ -7,10 +7,14 @@
 mod acting;
 mod inputs;
 mod learner;
+#[cfg(test)]
+mod together;
 
 pub(crate) use acting::{Decided, begin, decide, keep, leaf, look, remember_reward, stored};
 pub(crate) use inputs::SequenceInputs;
 pub(crate) use learner::{Losses, SequenceLearner, SequenceMethod, mean_counted, unroll};
+#[cfg(test)]
+pub(crate) use together::acts_as_alone;
 
 use starling_replay::SequenceConfig;
 
