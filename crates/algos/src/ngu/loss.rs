@@ -13,7 +13,7 @@ use crate::recurrent::{Losses, SequenceInputs, SequenceMethod, mean_counted, unr
 use crate::value_based::ValueConfig;
 
 /// Mean errors below this are noise, in priorities.
-const SMALL_ERROR: f64 = 0.01;
+const SMALL_ERROR: f64 = 0.001;
 
 /// NGU with its ladders on the learner's device.
 pub(super) struct Mixed {
@@ -149,8 +149,9 @@ impl SequenceMethod for Mixed {
             Some(rewards) => rewards.shallow_clone(),
             None => inputs.rewards().zeros_like(),
         };
+        let rewards = inputs.rewards() * self.ngu.config.reward_scale;
         let (extrinsic_errors, extrinsic) =
-            compare(&taken.extrinsic, inputs.rewards(), &following.extrinsic);
+            compare(&taken.extrinsic, &rewards, &following.extrinsic);
         let (intrinsic_errors, intrinsic) =
             compare(&taken.intrinsic, &intrinsic_rewards, &following.intrinsic);
         let reward = intrinsic_rewards.narrow(0, inputs.burn_in(), length);

@@ -59,6 +59,11 @@ pub struct Config {
     /// Share of sequences that are learned from as if the first arm had been played, whatever
     /// arm it was: so the arm that counts learns from what the others find.
     pub exploit_share: f64,
+    /// What the task's rewards are multiplied by where values are learned: the values of rewards
+    /// that are small and far away would drown in what networks get wrong.
+    pub reward_scale: f64,
+    /// What intrinsic rewards are multiplied by: a new place brings about 30 without it.
+    pub intrinsic_scale: f64,
     /// How much the errors of intrinsic values count in priorities beside those of the task's
     /// values, each relative to its mean.
     pub intrinsic_priority: f64,
@@ -83,6 +88,8 @@ impl Default for Config {
             bandit_episodes: 90,
             bandit_epsilon: 0.5,
             exploit_share: 0.5,
+            reward_scale: 1.0,
+            intrinsic_scale: 1.0,
             intrinsic_priority: 1.0,
             episodic: EpisodicNovelty::default(),
             embedding: 32,
@@ -227,6 +234,13 @@ impl Ngu {
         share("algo.bandit_epsilon", config.bandit_epsilon)?;
         share("algo.exploit_share", config.exploit_share)?;
         share("algo.intrinsic_priority", config.intrinsic_priority)?;
+        for (key, scale) in [
+            ("algo.reward_scale", config.reward_scale),
+            ("algo.intrinsic_scale", config.intrinsic_scale),
+        ] {
+            let good = scale > 0.0 && scale.is_finite();
+            require(good, key, scale, "over 0")?;
+        }
         let limit = config.rnd_max;
         require(limit >= 1.0, "algo.rnd_max", limit, "at least 1")?;
         let misfit = |what: &str| ConfigError::Misfit(format!("ngu cannot be used {what}"));

@@ -22,7 +22,7 @@ pub(super) fn reward(
     let (embeddings, surprises) = (embeddings.as_slice::<f32>(), surprises.as_slice::<f32>());
     let size = ngu.nets.inverse.size;
     let novelty = &ngu.config.episodic;
-    let most = ngu.config.rnd_max as f32;
+    let (most, scale) = (ngu.config.rnd_max as f32, ngu.config.intrinsic_scale as f32);
     let ends: Vec<bool> = ends(rollout).collect();
     for b in 0..envs {
         let mut memory = Remembered::of(&rollout.state, b, size);
@@ -30,7 +30,7 @@ pub(super) fn reward(
             let at = t * envs + b;
             let place = &embeddings[at * size..(at + 1) * size];
             let episodic = memory.visit(place, novelty);
-            let reward = episodic as f32 * surprises[at].clamp(1.0, most);
+            let reward = scale * episodic as f32 * surprises[at].clamp(1.0, most);
             if let Some(Tree::Leaf(column)) = rollout.policy.get_mut("intrinsic") {
                 column.as_mut_slice::<f32>()[at] = reward;
             }
