@@ -62,12 +62,14 @@ impl RunningNorm {
             let items = items.detach().to_kind(Kind::Float).flatten(1, -1);
             let counted = counted.detach().reshape([-1, 1]);
             let added = counted.sum(Kind::Float).reshape([1]);
-            let mean_of = |x: Tensor| {
+            let mean_of = |mut x: Tensor| {
+                let _ = x.g_mul_(&counted);
                 let sum = x.sum_dim_intlist([0].as_slice(), false, Kind::Float);
                 sum / added.clamp_min(1.0)
             };
-            let mean = mean_of(&items * &counted);
-            let variance = mean_of((items - &mean).square() * &counted);
+            // In place where it can be: a batch of images is large.
+            let mean = mean_of(items.copy());
+            let variance = mean_of((items - &mean).square_());
             self.merge(params, &mean, &variance, &added);
         });
     }

@@ -42,14 +42,15 @@ impl Mixed {
         played.masked_fill(&inputs.chance(), 0)
     }
 
-    /// Values of the online network, and those of the target network where targets bootstrap,
-    /// `[L, B]` each.
+    /// Values of the online network for the actions taken, `[L, B]`, and those of the target
+    /// network where the targets of both bootstrap.
     fn values(
         &self,
         online: &Params,
         target: &Params,
         inputs: &SequenceInputs,
         (arms, beta): (&Tensor, &Tensor),
+        ahead: [&Ahead; 2],
     ) -> (Values, Values) {
         let (nets, config) = (&self.ngu.nets, &self.ngu.config);
         let told = one_hot(arms, config.arms).unsqueeze(0);
@@ -70,7 +71,10 @@ impl Mixed {
                 false => &values,
             };
             let best = inputs.best(judge.mixed(&beta.unsqueeze(-1)).detach());
-            values.map(|values| inputs.following(values, &best))
+            Values {
+                extrinsic: inputs.following(&values.extrinsic, &best, &ahead[0].position),
+                intrinsic: inputs.following(&values.intrinsic, &best, &ahead[1].position),
+            }
         });
         (online.map(|values| inputs.taken(values)), following)
     }
@@ -129,18 +133,16 @@ impl SequenceMethod for Mixed {
         let arms = self.arms(inputs);
         let beta = self.betas.index_select(0, &arms);
         let gamma = self.gammas.index_select(0, &arms);
-        let (taken, following) = self.values(online, target, inputs, (&arms, &beta));
+        let n_steps = self.ngu.shared.n_steps;
+        let fewer = self.ngu.config.intrinsic_n_steps.min(n_steps);
+        let [far, near] = [n_steps, fewer].map(|n| Ahead::new(inputs, &gamma, n as i64));
+        let (taken, following) = self.values(online, target, inputs, (&arms, &beta), [&far, &near]);
 
         let (mask, weights) = (inputs.mask(), inputs.weights());
         let length = inputs.length();
-        let positions = Tensor::arange(length, (Kind::Int64, mask.device())).unsqueeze(-1);
-        // γ to the number of steps looked ahead; 0 where the task ended.
-        let discounts = gamma.pow(&(inputs.bootstrap() - positions).to_kind(Kind::Float));
-        let discounts = discounts.masked_fill(&inputs.discounts().eq(0.0), 0.0);
-        let n_steps = self.ngu.shared.n_steps as i64;
-        let compare = |taken: &Tensor, rewards: &Tensor, following: &Tensor| {
-            let returns = n_step_returns(rewards, &gamma, inputs.burn_in(), length, n_steps);
-            let targets = rescale(&(returns + &discounts * unscale(following)));
+        let compare = |taken: &Tensor, rewards: &Tensor, following: &Tensor, ahead: &Ahead| {
+            let returns = n_step_returns(rewards, &gamma, inputs.burn_in(), length, ahead.n_steps);
+            let targets = rescale(&(returns + &ahead.discounts * unscale(following)));
             let errors = (targets - taken) * mask;
             let loss = mean_counted(&(errors.square() * 0.5 * weights), mask);
             (errors.detach().abs(), loss)
@@ -151,9 +153,9 @@ impl SequenceMethod for Mixed {
         };
         let rewards = inputs.rewards() * self.ngu.config.reward_scale;
         let (extrinsic_errors, extrinsic) =
-            compare(&taken.extrinsic, &rewards, &following.extrinsic);
-        let (intrinsic_errors, intrinsic) =
-            compare(&taken.intrinsic, &intrinsic_rewards, &following.intrinsic);
+            compare(&taken.extrinsic, &rewards, &following.extrinsic, &far);
+        let (of, next) = (&taken.intrinsic, &following.intrinsic);
+        let (intrinsic_errors, intrinsic) = compare(of, &intrinsic_rewards, next, &near);
         let reward = intrinsic_rewards.narrow(0, inputs.burn_in(), length);
         let (rnd, inverse, seen) = self.novelty(online, inputs);
         // Each beside its own mean, or the larger of the two would decide alone.
@@ -182,6 +184,33 @@ impl SequenceMethod for Mixed {
     }
 }
 
+/// What targets of at most n steps bootstrap from, `[L, B]` each.
+struct Ahead {
+    n_steps: i64,
+    /// Positions, counted from the beginning of the trained part.
+    position: Tensor,
+    /// γ to the number of steps looked ahead; 0 where the task ended before.
+    discounts: Tensor,
+}
+
+impl Ahead {
+    /// For at most the n of the replay, and a discount per sequence.
+    fn new(inputs: &SequenceInputs, gamma: &Tensor, n_steps: i64) -> Self {
+        let options = (Kind::Int64, gamma.device());
+        let now = Tensor::arange(inputs.length(), options).unsqueeze(-1);
+        let steps = inputs.bootstrap() - &now;
+        // Where the task ends, the replay gives the position of its last step.
+        let ended = inputs.discounts().eq(0.0).logical_and(&steps.lt(n_steps));
+        let steps = steps.clamp_max(n_steps);
+        let discounts = gamma.pow(&steps.to_kind(Kind::Float));
+        Self {
+            n_steps,
+            discounts: discounts.masked_fill(&ended, 0.0),
+            position: now + steps,
+        }
+    }
+}
+
 /// Σ_{k<n} γ^k r_{t+k} of the trained steps, `[L, B]`, from rewards `[S, B]` that are zero behind
 /// the end of an episode, and a discount per sequence.
 pub(super) fn n_step_returns(
@@ -198,4 +227,52 @@ pub(super) fn n_step_returns(
         power *= gamma;
     }
     returns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_replay::{Layout as Rows, ReplayConfig, SequenceBatch};
+    use starling_tree::{DType, Spec, Tree};
+
+    /// Four trained steps, of which the last ends the task, as a replay of n = 3 gives them. With
+    /// n = 2 the second looks ahead to the last observation, and the third to the end.
+    #[test]
+    fn fewer_steps_ahead_than_the_replay_has() {
+        let config = ReplayConfig {
+            n_steps: 3,
+            sequence: Some(SequenceConfig {
+                burn_in_steps: 0,
+                length_steps: 4,
+                ..SequenceConfig::default()
+            }),
+            ..ReplayConfig::default()
+        };
+        let rows = Rows {
+            observation: Tree::Leaf(Spec::scalar(DType::F32)),
+            action: Spec::scalar(DType::I64),
+            legal_actions: None,
+            records: Tree::empty(),
+            state: Tree::empty(),
+            streams: 1,
+        };
+        let mut batch = SequenceBatch::new(&config, &rows, 1).unwrap();
+        let [bootstrap, discounts] = [&mut batch.bootstrap, &mut batch.discounts];
+        bootstrap.as_mut_slice::<i64>().fill(3);
+        discounts.as_mut_slice::<f32>()[0] = 0.729;
+        let inputs = SequenceInputs::new(&batch, 0, Device::Cpu);
+        inputs.load(&batch, &[0]);
+        let gamma = Tensor::from_slice(&[0.5f32]);
+        for (n, positions, discounts) in [
+            (3, [3i64, 3, 3, 3], [0.125f32, 0.0, 0.0, 0.0]),
+            (2, [2, 3, 3, 3], [0.25, 0.25, 0.0, 0.0]),
+            (1, [1, 2, 3, 3], [0.5, 0.5, 0.5, 0.0]),
+        ] {
+            let ahead = Ahead::new(&inputs, &gamma, n);
+            let found = Vec::<i64>::try_from(ahead.position.reshape([-1])).unwrap();
+            assert_eq!(found, positions, "n = {n}");
+            let found = Vec::<f32>::try_from(ahead.discounts.reshape([-1])).unwrap();
+            assert_eq!(found, discounts, "n = {n}");
+        }
+    }
 }

@@ -64,6 +64,9 @@ pub struct Config {
     pub reward_scale: f64,
     /// What intrinsic rewards are multiplied by: a new place brings about 30 without it.
     pub intrinsic_scale: f64,
+    /// Steps of intrinsic reward before the bootstrap; no more than `n_steps`, which counts for
+    /// the task's rewards.
+    pub intrinsic_n_steps: usize,
     /// How much the errors of intrinsic values count in priorities beside those of the task's
     /// values, each relative to its mean.
     pub intrinsic_priority: f64,
@@ -90,6 +93,7 @@ impl Default for Config {
             exploit_share: 0.5,
             reward_scale: 1.0,
             intrinsic_scale: 1.0,
+            intrinsic_n_steps: 5,
             intrinsic_priority: 1.0,
             episodic: EpisodicNovelty::default(),
             embedding: 32,
@@ -223,6 +227,7 @@ impl Ngu {
         between("algo.bandit_episodes", config.bandit_episodes)?;
         between("algo.embedding", config.embedding)?;
         between("algo.rnd_features", config.rnd_features)?;
+        between("algo.intrinsic_n_steps", config.intrinsic_n_steps)?;
         between("algo.episodic.neighbours", config.episodic.neighbours)?;
         let room = config.episodic.memory_steps;
         let enough = room >= config.episodic.neighbours && room <= 1 << 20;

@@ -40,7 +40,7 @@ impl R2d2 {
                 true => online.detach(),
                 false => values.shallow_clone(),
             };
-            inputs.following(&values, &inputs.best(judge))
+            inputs.following(&values, &inputs.best(judge), &inputs.bootstrap())
         });
         Compared {
             taken: inputs.taken(&online),

@@ -213,9 +213,10 @@ impl SequenceInputs {
         mask(judge, legal.as_ref()).argmax(-1, true)
     }
 
-    /// Of values `[S − burn-in, B, A]`: those of given actions where targets bootstrap, `[L, B]`.
-    pub(crate) fn following(&self, values: &Tensor, actions: &Tensor) -> Tensor {
+    /// Of values `[S − burn-in, B, A]`: those of given actions `[.., 1]` at the positions
+    /// `[L, B]` that targets bootstrap from.
+    pub(crate) fn following(&self, values: &Tensor, actions: &Tensor, at: &Tensor) -> Tensor {
         let values = values.gather(-1, actions, false).squeeze_dim(-1);
-        values.gather(0, &self.bootstrap(), false)
+        values.gather(0, at, false)
     }
 }
