@@ -27,9 +27,9 @@ VALUE_BASED = {
     "dqn": ("dqn", "dqn"),
     "epsilon-rainbow": ("rainbow", "c51"),
     "iqn": ("iqn", "iqn"),
-    "ngu": ("ngu", "ngu"),
+    "ngu": ("ngu/mod", "ngu/mod"),
     "qr-dqn": ("qr_dqn", "qr_dqn"),
-    "r2d2": ("r2d2", "r2d2"),
+    "r2d2": ("r2d2/mod", "r2d2/mod"),
     "rainbow": ("rainbow", "c51"),
     "rainbow-iqn": ("rainbow", "iqn"),
 }

@@ -321,6 +321,17 @@ fn r2d2() {
     same_in_one_go_and_in_two("CartPoleMasked-v1", "r2d2", &overrides);
 }
 
+#[test]
+fn ngu() {
+    let small = [
+        "algo.net.torso=mlp",
+        "algo.net.hidden=[16]",
+        "algo.lstm=16",
+        "algo.replay_ratio=1",
+    ];
+    same_in_one_go_and_in_two("KeyDoor-v0", "ngu", &small);
+}
+
 /// A damaged latest checkpoint is named, and the one before it is used.
 #[test]
 fn a_damaged_checkpoint_is_passed_over() {

@@ -29,6 +29,7 @@ mod actor_critic;
 mod algorithm;
 mod config;
 mod memory;
+mod recurrent;
 mod shown;
 mod trajectory;
 mod value_based;

@@ -193,11 +193,11 @@ impl Lstm {
             .to_kind(x.kind())
             .unsqueeze(-1);
         let (mut hiddens, mut cells) = (Vec::new(), Vec::new());
-        for t in 0..x.size()[0] {
-            let keep = keep.select(0, t);
+        // Unbound, not selected: the gradients of all steps are then joined once.
+        for (inputs, keep) in inputs.unbind(0).iter().zip(keep.unbind(0)) {
             hidden = &hidden * &keep;
             cell = &cell * &keep;
-            let gates = inputs.select(0, t) + hidden.matmul(&recurrent);
+            let gates = inputs.addmm(&hidden, &recurrent);
             let gates = gates.chunk(4, -1);
             cell = gates[1].sigmoid() * &cell + gates[0].sigmoid() * gates[2].tanh();
             hidden = gates[3].sigmoid() * cell.tanh();

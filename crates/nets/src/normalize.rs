@@ -19,6 +19,8 @@ pub struct RunningNorm {
     mean: ParamId,
     variance: ParamId,
     count: ParamId,
+    /// No more items than this count: older ones fade.
+    most: f64,
 }
 
 impl RunningNorm {
@@ -30,31 +32,62 @@ impl RunningNorm {
             mean: layout.add(format!("{name}.mean"), shape, Init::Constant(0.0)),
             variance: layout.add(format!("{name}.variance"), shape, Init::Constant(1.0)),
             count: layout.add(format!("{name}.count"), &[1], first),
+            most: f64::INFINITY,
         }
     }
 
-    /// Takes more items `[N, ..]` into the statistics, by merging means and variances (Chan et
-    /// al. 1979).
+    /// Statistics of about the last `items`, for what changes in the course of a run.
+    pub fn of_the_last(self, items: f64) -> Self {
+        Self {
+            most: items,
+            ..self
+        }
+    }
+
+    /// Takes more items `[N, ..]` into the statistics.
     pub fn observe(&self, params: &Params, items: &Tensor) {
         tch::no_grad(|| {
             let items = items.detach().to_kind(Kind::Float);
-            let added = items.size()[0] as f64;
             let dim = [0].as_slice();
             let mean = items.mean_dim(dim, false, Kind::Float);
             let variance = items.var_dim(dim, false, false);
-            let write = |id: ParamId, value: Tensor| {
-                params.get(id).shallow_clone().copy_(&value);
-            };
-            let [old_mean, old_variance, count] =
-                [self.mean, self.variance, self.count].map(|id| params.get(id).detach());
-            let total = &count + added;
-            let difference = mean.reshape_as(&old_mean) - &old_mean;
-            let spread = difference.square() * (&count * added / &total);
-            let squares = &old_variance * &count + variance.reshape_as(&old_variance) * added;
-            write(self.variance, (squares + spread) / &total);
-            write(self.mean, &old_mean + difference * (added / &total));
-            write(self.count, total);
+            let added = params.get(self.count).detach().full_like(items.size()[0]);
+            self.merge(params, &mean, &variance, &added);
         });
+    }
+
+    /// The same for those of the items `[N, ..]` whose `counted` `[N]` is 1 and not 0.
+    pub fn observe_counted(&self, params: &Params, items: &Tensor, counted: &Tensor) {
+        tch::no_grad(|| {
+            let items = items.detach().to_kind(Kind::Float).flatten(1, -1);
+            let counted = counted.detach().reshape([-1, 1]);
+            let added = counted.sum(Kind::Float).reshape([1]);
+            let mean_of = |mut x: Tensor| {
+                let _ = x.g_mul_(&counted);
+                let sum = x.sum_dim_intlist([0].as_slice(), false, Kind::Float);
+                sum / added.clamp_min(1.0)
+            };
+            // In place where it can be: a batch of images is large.
+            let mean = mean_of(items.copy());
+            let variance = mean_of((items - &mean).square_());
+            self.merge(params, &mean, &variance, &added);
+        });
+    }
+
+    /// Merges means and variances (Chan et al. 1979) of what is known and of `added` items.
+    fn merge(&self, params: &Params, mean: &Tensor, variance: &Tensor, added: &Tensor) {
+        let write = |id: ParamId, value: Tensor| {
+            params.get(id).shallow_clone().copy_(&value);
+        };
+        let [old_mean, old_variance, count] =
+            [self.mean, self.variance, self.count].map(|id| params.get(id).detach());
+        let total = &count + added;
+        let difference = mean.reshape_as(&old_mean) - &old_mean;
+        let spread = difference.square() * (&count * added / &total);
+        let squares = &old_variance * &count + variance.reshape_as(&old_variance) * added;
+        write(self.variance, (squares + spread) / &total);
+        write(self.mean, &old_mean + difference * (added / &total));
+        write(self.count, total.clamp_max(self.most));
     }
 
     /// Items `[N, ..]` with the mean taken away, divided by the deviation.
@@ -79,6 +112,32 @@ mod tests {
     use starling_envs::stream;
     use std::sync::Arc;
     use tch::Device;
+
+    /// Items that do not count change nothing, and what was long ago fades.
+    #[test]
+    fn some_items_do_not_count_and_old_ones_fade() {
+        let mut layout = Layout::default();
+        let all = RunningNorm::new(&mut layout, "all", &[1]);
+        let some = RunningNorm::new(&mut layout, "some", &[1]);
+        let last = RunningNorm::new(&mut layout, "last", &[1]).of_the_last(4.0);
+        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+        let column = |items: &[f32]| Tensor::from_slice(items).reshape([-1, 1]);
+        all.observe(&params, &column(&[1.0, 3.0]));
+        let counted = Tensor::from_slice(&[1f32, 0.0, 1.0]);
+        some.observe_counted(&params, &column(&[1.0, 100.0, 3.0]), &counted);
+        for (a, b) in [(all.mean, some.mean), (all.variance, some.variance)] {
+            let difference = (params.get(a) - params.get(b)).abs().max();
+            assert!(difference.double_value(&[]) < 1e-4);
+        }
+        for _ in 0..20 {
+            last.observe(&params, &column(&[50.0, 50.0]));
+        }
+        for _ in 0..20 {
+            last.observe(&params, &column(&[1.0, 3.0]));
+        }
+        let mean = params.get(last.mean).double_value(&[0]);
+        assert!((mean - 2.0).abs() < 0.1, "{mean}");
+    }
 
     /// Two batches give the mean and variance of all items together, and no gradient.
     #[test]

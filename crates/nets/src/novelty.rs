@@ -14,6 +14,10 @@ use crate::{
 /// Normalised observations stay within ±5.
 const LIMIT: f64 = 5.0;
 
+/// Errors are compared with about so many others. All of them would not do: errors fall while the
+/// network learns, and beside those of the beginning nothing would ever be new again.
+const ERRORS_COMPARED: f64 = 50_000.0;
+
 /// A network that is trained to foretell the output of a fixed random one (Burda et al. 2019,
 /// "RND"): its error is large for what was rarely seen.
 ///
@@ -45,7 +49,7 @@ impl RandomDistillation {
             norm: RunningNorm::new(layout, "rnd.norm", shape),
             predictor: Encoder::new(layout, config, "rnd.predictor.", &normalised, features)?,
             target: Encoder::new(layout, config, "rnd.target.", &normalised, features)?,
-            errors: RunningNorm::new(layout, "rnd.errors", &[1]),
+            errors: RunningNorm::new(layout, "rnd.errors", &[1]).of_the_last(ERRORS_COMPARED),
         })
     }
 
@@ -60,10 +64,12 @@ impl RandomDistillation {
             .mean_dim([-1].as_slice(), false, Kind::Float)
     }
 
-    /// Takes observations `[N, ..]` and their errors `[N]` into the running statistics.
-    pub fn observe(&self, params: &Params, obs: &Tensor, errors: &Tensor) {
-        self.norm.observe(params, obs);
-        self.errors.observe(params, &errors.reshape([-1, 1]));
+    /// Takes observations `[N, ..]` and their errors `[N]` into the running statistics, where
+    /// `counted` `[N]` is 1.
+    pub fn observe(&self, params: &Params, obs: &Tensor, errors: &Tensor, counted: &Tensor) {
+        let errors = errors.reshape([-1, 1]);
+        self.norm.observe_counted(params, obs, counted);
+        self.errors.observe_counted(params, &errors, counted);
     }
 
     /// 1 + (error − mean) / deviation `[N]`: how much newer than usual observations are.

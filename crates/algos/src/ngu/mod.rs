@@ -1,0 +1,331 @@
+//! Never Give Up, "NGU" (Badia et al. 2020), with the meta-controller of Agent57: recurrent
+//! Q-learning that is also rewarded for what is new.
+//!
+//! What is new within an episode is told by the distances of an embedding to its nearest
+//! neighbours in the episode; what is new over the whole run, by random network distillation,
+//! which scales the former by 1 to 5. Two networks learn the values of the task's rewards and of
+//! these; both are told which *arm* is being played: how much the second counts (β) and how far
+//! ahead to look (γ). A sliding-window bandit per environment chooses the arm of each episode by
+//! the task's returns.
+//!
+//! Where we differ: the mean distance that distances are compared with is that of the episode so
+//! far, so that it needs no memory beyond it; evaluation plays the first arm, which has β = 0, and
+//! a share of all sequences is learned from as if that arm had been played, so that it learns from
+//! what the others find; priorities are the errors of both values, each relative to its mean, or
+//! the intrinsic ones would decide alone. The actor works out the new rewards of a rollout when it
+//! is full.
+
+mod arms;
+mod loss;
+mod novelty;
+mod policy;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use starling_nets::{
+    Device, InverseModel, Kind, Layout, LstmState, Params, RandomDistillation, RecurrentInput,
+    RecurrentQ, ShapeMismatch, Tensor,
+};
+use starling_replay::SequenceConfig;
+
+use crate::config::{ConfigError, require};
+use crate::ops::{EpisodicNovelty, discount_ladder, intrinsic_weight, unscale};
+use crate::recurrent::{SequenceLearner, experience};
+use crate::value_based::ValueConfig;
+use crate::{Algorithm, Experience, Learner, Policy, Spaces, r2d2};
+
+/// NGU's settings beside the shared ones; `batch_size` counts sequences, and `gamma` is the
+/// discount of the first arm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// How episodes are cut into sequences.
+    pub sequence: SequenceConfig,
+    /// Size of each LSTM.
+    pub lstm: usize,
+    /// Number of arms.
+    pub arms: usize,
+    /// Weight of the intrinsic values of the last arm (β).
+    pub beta_max: f64,
+    /// Discount of the last arm.
+    pub gamma_min: f64,
+    /// Episodes of an environment that its bandit looks back on.
+    pub bandit_episodes: usize,
+    /// Chance of any arm.
+    pub bandit_epsilon: f64,
+    /// Share of sequences that are learned from as if the first arm had been played, whatever
+    /// arm it was: so the arm that counts learns from what the others find.
+    pub exploit_share: f64,
+    /// What the task's rewards are multiplied by where values are learned: the values of rewards
+    /// that are small and far away would drown in what networks get wrong.
+    pub reward_scale: f64,
+    /// What intrinsic rewards are multiplied by: a new place brings about 30 without it.
+    pub intrinsic_scale: f64,
+    /// Steps of intrinsic reward before the bootstrap; no more than `n_steps`, which counts for
+    /// the task's rewards.
+    pub intrinsic_n_steps: usize,
+    /// How much the errors of intrinsic values count in priorities beside those of the task's
+    /// values, each relative to its mean.
+    pub intrinsic_priority: f64,
+    /// What is new within an episode.
+    pub episodic: EpisodicNovelty,
+    /// Size of the embedding.
+    pub embedding: usize,
+    /// Outputs of the random network.
+    pub rnd_features: usize,
+    /// At most so much does what is new over the run count (L).
+    pub rnd_max: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            sequence: SequenceConfig::default(),
+            lstm: 512,
+            arms: 32,
+            beta_max: 0.3,
+            gamma_min: 0.99,
+            bandit_episodes: 90,
+            bandit_epsilon: 0.5,
+            exploit_share: 0.5,
+            reward_scale: 1.0,
+            intrinsic_scale: 1.0,
+            intrinsic_n_steps: 5,
+            intrinsic_priority: 1.0,
+            episodic: EpisodicNovelty::default(),
+            embedding: 32,
+            rnd_features: 64,
+            rnd_max: 5.0,
+        }
+    }
+}
+
+/// All settings with their defaults.
+pub fn defaults() -> (ValueConfig, Config) {
+    let (shared, _) = r2d2::defaults();
+    let shared = ValueConfig {
+        actor_priorities: false,
+        ..shared
+    };
+    (shared, Config::default())
+}
+
+/// NGU for the spaces of an environment.
+pub fn build(
+    shared: ValueConfig,
+    config: Config,
+    spaces: &Spaces,
+) -> Result<Box<dyn Algorithm>, ConfigError> {
+    Ok(Box::new(Ngu::new(shared, config, spaces)?))
+}
+
+#[derive(Clone)]
+struct Ngu {
+    shared: ValueConfig,
+    config: Config,
+    nets: Nets,
+    layout: Arc<Layout>,
+    frame_stack: Option<usize>,
+}
+
+#[derive(Clone)]
+struct Nets {
+    extrinsic: RecurrentQ,
+    intrinsic: RecurrentQ,
+    rnd: RandomDistillation,
+    inverse: InverseModel,
+}
+
+/// The recurrent states of both networks.
+struct Memories {
+    extrinsic: LstmState,
+    intrinsic: LstmState,
+}
+
+/// Values of both networks, `[T, B, A]`.
+struct Values {
+    extrinsic: Tensor,
+    intrinsic: Tensor,
+}
+
+impl Memories {
+    /// Each part by its name in [`MEMORIES`].
+    fn from(part: impl Fn(&str) -> Tensor) -> Self {
+        let [a, b, c, d] = MEMORIES.map(part);
+        Self {
+            extrinsic: (a, b),
+            intrinsic: (c, d),
+        }
+    }
+
+    /// The parts in the order of [`MEMORIES`].
+    fn parts(&self) -> [&Tensor; 4] {
+        let Self {
+            extrinsic,
+            intrinsic,
+        } = self;
+        [&extrinsic.0, &extrinsic.1, &intrinsic.0, &intrinsic.1]
+    }
+}
+
+impl Values {
+    /// The same function of both.
+    fn map(&self, f: impl Fn(&Tensor) -> Tensor) -> Self {
+        Self {
+            extrinsic: f(&self.extrinsic),
+            intrinsic: f(&self.intrinsic),
+        }
+    }
+
+    /// What an agent acts by: both on the scale of rewards, the second times β (`[B, 1]`).
+    fn mixed(&self, beta: &Tensor) -> Tensor {
+        unscale(&self.extrinsic) + unscale(&self.intrinsic) * beta
+    }
+}
+
+impl Nets {
+    fn forward(
+        &self,
+        params: &Params,
+        input: &RecurrentInput,
+        from: &Memories,
+    ) -> (Values, Memories) {
+        let (extrinsic, after_extrinsic) = self.extrinsic.forward(params, input, &from.extrinsic);
+        let (intrinsic, after_intrinsic) = self.intrinsic.forward(params, input, &from.intrinsic);
+        let values = Values {
+            extrinsic,
+            intrinsic,
+        };
+        let memories = Memories {
+            extrinsic: after_extrinsic,
+            intrinsic: after_intrinsic,
+        };
+        (values, memories)
+    }
+}
+
+/// Names of the parts of [`Memories`] in a policy's memory.
+const MEMORIES: [&str; 4] = [
+    "extrinsic_hidden",
+    "extrinsic_cell",
+    "intrinsic_hidden",
+    "intrinsic_cell",
+];
+
+impl Ngu {
+    fn new(shared: ValueConfig, config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
+        shared.check()?;
+        let between = |key, value: usize| {
+            let good = (1..=1 << 16).contains(&value);
+            require(good, key, value, "between 1 and 65536")
+        };
+        between("algo.lstm", config.lstm)?;
+        between("algo.arms", config.arms)?;
+        between("algo.bandit_episodes", config.bandit_episodes)?;
+        between("algo.embedding", config.embedding)?;
+        between("algo.rnd_features", config.rnd_features)?;
+        between("algo.intrinsic_n_steps", config.intrinsic_n_steps)?;
+        between("algo.episodic.neighbours", config.episodic.neighbours)?;
+        let room = config.episodic.memory_steps;
+        let enough = room >= config.episodic.neighbours && room <= 1 << 20;
+        let allowed = "at least episodic.neighbours, and at most 1048576";
+        require(enough, "algo.episodic.memory_steps", room, allowed)?;
+        let share =
+            |key, value: f64| require((0.0..=1.0).contains(&value), key, value, "between 0 and 1");
+        share("algo.gamma_min", config.gamma_min)?;
+        share("algo.bandit_epsilon", config.bandit_epsilon)?;
+        share("algo.exploit_share", config.exploit_share)?;
+        share("algo.intrinsic_priority", config.intrinsic_priority)?;
+        for (key, scale) in [
+            ("algo.reward_scale", config.reward_scale),
+            ("algo.intrinsic_scale", config.intrinsic_scale),
+        ] {
+            let good = scale > 0.0 && scale.is_finite();
+            require(good, key, scale, "over 0")?;
+        }
+        let limit = config.rnd_max;
+        require(limit >= 1.0, "algo.rnd_max", limit, "at least 1")?;
+        let misfit = |what: &str| ConfigError::Misfit(format!("ngu cannot be used {what}"));
+        for (set, what) in [
+            (shared.munchausen.is_some(), "with algo.munchausen"),
+            (
+                shared.net.noisy_sigma.is_some(),
+                "with algo.net.noisy_sigma",
+            ),
+            (shared.actor_priorities, "with algo.actor_priorities"),
+        ] {
+            if set {
+                return Err(misfit(what));
+            }
+        }
+        let mut layout = Layout::default();
+        let nets = Nets::new(&mut layout, &shared, &config, spaces);
+        let nets = nets.map_err(|ShapeMismatch(reason)| misfit(&format!("here: {reason}")))?;
+        Ok(Self {
+            shared,
+            config,
+            nets,
+            layout: Arc::new(layout),
+            frame_stack: spaces.frame_stack,
+        })
+    }
+
+    /// β of every arm, `[arms]`.
+    fn betas(&self, device: Device) -> Tensor {
+        let (high, total) = (self.config.beta_max, self.config.arms);
+        let betas = (0..total).map(|arm| intrinsic_weight(high, arm, total) as f32);
+        Tensor::from_slice(&betas.collect::<Vec<_>>()).to_device(device)
+    }
+
+    /// γ of every arm, `[arms]`.
+    fn gammas(&self, device: Device) -> Tensor {
+        let (high, low, total) = (self.shared.gamma, self.config.gamma_min, self.config.arms);
+        let gammas = (0..total).map(|arm| discount_ladder(high, low.min(high), arm, total) as f32);
+        Tensor::from_slice(&gammas.collect::<Vec<_>>()).to_device(device)
+    }
+}
+
+impl Nets {
+    fn new(
+        layout: &mut Layout,
+        shared: &ValueConfig,
+        config: &Config,
+        spaces: &Spaces,
+    ) -> Result<Self, ShapeMismatch> {
+        let both = (&spaces.observation, &spaces.action);
+        let (net, size, arms) = (&shared.net, config.lstm, config.arms);
+        Ok(Self {
+            extrinsic: RecurrentQ::new(layout, net, "extrinsic.", both, size, arms)?,
+            intrinsic: RecurrentQ::new(layout, net, "intrinsic.", both, size, arms)?,
+            rnd: RandomDistillation::new(layout, net, both.0, config.rnd_features)?,
+            inverse: InverseModel::new(layout, net, both.0, both.1, config.embedding)?,
+        })
+    }
+}
+
+impl Algorithm for Ngu {
+    fn experience(&self) -> Experience {
+        experience(&self.shared, &self.config.sequence, self.frame_stack)
+    }
+
+    fn discount(&self) -> f64 {
+        self.shared.gamma
+    }
+
+    fn policy(&self, device: Device) -> Box<dyn Policy> {
+        Box::new(policy::Curious::new(self.clone(), device))
+    }
+
+    fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
+        let method = loss::Mixed::new(self.clone(), device);
+        Box::new(SequenceLearner::new(method, seed, device))
+    }
+}
+
+/// Arms `[..]` as vectors with one 1, `[.., arms]`.
+fn one_hot(arms: &Tensor, count: usize) -> Tensor {
+    arms.one_hot(count as i64).to_kind(Kind::Float)
+}

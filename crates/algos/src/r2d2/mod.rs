@@ -1,0 +1,173 @@
+//! Recurrent replay distributed DQN, "R2D2" (Kapturowski et al. 2019): Q-learning with an LSTM
+//! over replayed sequences.
+//!
+//! Sequences begin with the recurrent state that the actor had, and with a burn-in that only
+//! warms it up, for the online and the target network each. Targets are of n steps, double and on
+//! the paper's scale h; priorities mix the largest and the mean error of a sequence. The network
+//! sees the previous action and reward.
+//!
+//! Defaults are those of rlpyt's R2D1 and the paper. Where we differ: an episode that was cut off
+//! is bootstrapped from its final observation; actors' priorities have no target network, and
+//! bootstrap an episode that was cut off from the value before its end.
+
+mod loss;
+mod policy;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use starling_nets::{
+    Device, Layout, OptimizerConfig, QNetConfig, RecurrentQ, Schedule, ShapeMismatch, Tensor,
+};
+use starling_replay::{PriorityConfig, SequenceConfig};
+
+use crate::config::{ConfigError, require};
+use crate::ops::{rescale, unscale};
+use crate::recurrent::{SequenceLearner, experience};
+use crate::value_based::ValueConfig;
+use crate::{Algorithm, Experience, Learner, Policy, Spaces};
+
+/// R2D2's settings beside the shared ones; `batch_size` counts sequences.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// How episodes are cut into sequences.
+    pub sequence: SequenceConfig,
+    /// Size of the LSTM.
+    pub lstm: usize,
+    /// Learn values on the scale h(x) = sign(x)(√(|x| + 1) − 1) + εx.
+    pub rescale: bool,
+    /// Where the loss turns from square to linear; null for the squared error.
+    pub huber_delta: Option<f64>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            sequence: SequenceConfig::default(),
+            lstm: 512,
+            rescale: true,
+            huber_delta: None,
+        }
+    }
+}
+
+/// All settings with their defaults.
+pub fn defaults() -> (ValueConfig, Config) {
+    let shared = ValueConfig {
+        rollout_steps: 40,
+        batch_size: 64,
+        learning_starts_steps: 100_000,
+        replay_ratio: Some(1.0),
+        n_steps: 5,
+        gamma: 0.997,
+        learning_rate: Schedule::Constant(1e-4),
+        optimizer: OptimizerConfig {
+            eps: 1e-3,
+            ..OptimizerConfig::default()
+        },
+        clip_norm: Some(80.0),
+        double: true,
+        target_every_updates: 2500,
+        priority: Some(PriorityConfig {
+            alpha: 0.9,
+            ..PriorityConfig::default()
+        }),
+        priority_beta: Schedule::Constant(0.6),
+        actor_priorities: true,
+        net: QNetConfig {
+            dueling: true,
+            head_hidden: 512,
+            ..QNetConfig::default()
+        },
+        ..ValueConfig::default()
+    };
+    (shared, Config::default())
+}
+
+/// R2D2 for the spaces of an environment.
+pub fn build(
+    shared: ValueConfig,
+    config: Config,
+    spaces: &Spaces,
+) -> Result<Box<dyn Algorithm>, ConfigError> {
+    Ok(Box::new(R2d2::new(shared, config, spaces)?))
+}
+
+#[derive(Clone)]
+struct R2d2 {
+    shared: ValueConfig,
+    config: Config,
+    net: RecurrentQ,
+    layout: Arc<Layout>,
+    frame_stack: Option<usize>,
+}
+
+impl R2d2 {
+    fn new(shared: ValueConfig, config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
+        shared.check()?;
+        let size = config.lstm;
+        let good = (1..=1 << 16).contains(&size);
+        require(good, "algo.lstm", size, "between 1 and 65536")?;
+        let delta = config.huber_delta.unwrap_or(1.0);
+        require(delta > 0.0, "algo.huber_delta", delta, "over 0")?;
+        let misfit = |what: &str| Err(ConfigError::Misfit(format!("r2d2 cannot be used {what}")));
+        if shared.munchausen.is_some() {
+            return misfit("with algo.munchausen");
+        }
+        if shared.net.noisy_sigma.is_some() {
+            return misfit("with algo.net.noisy_sigma");
+        }
+        let mut layout = Layout::default();
+        let both = (&spaces.observation, &spaces.action);
+        let net = RecurrentQ::new(&mut layout, &shared.net, "", both, size, 0);
+        match net {
+            Err(ShapeMismatch(reason)) => misfit(&format!("here: {reason}")),
+            Ok(net) => Ok(Self {
+                shared,
+                config,
+                net,
+                layout: Arc::new(layout),
+                frame_stack: spaces.frame_stack,
+            }),
+        }
+    }
+
+    /// The scale that values are learned on.
+    fn scaled(&self, returns: &Tensor) -> Tensor {
+        match self.config.rescale {
+            true => rescale(returns),
+            false => returns.shallow_clone(),
+        }
+    }
+
+    /// `returns + discounts · following`, where `following` and the result are on the learned
+    /// scale.
+    fn targets(&self, returns: &Tensor, discounts: &Tensor, following: &Tensor) -> Tensor {
+        let following = match self.config.rescale {
+            true => unscale(following),
+            false => following.shallow_clone(),
+        };
+        self.scaled(&(returns + discounts * following))
+    }
+}
+
+impl Algorithm for R2d2 {
+    fn experience(&self) -> Experience {
+        experience(&self.shared, &self.config.sequence, self.frame_stack)
+    }
+
+    fn discount(&self) -> f64 {
+        self.shared.gamma
+    }
+
+    fn policy(&self, device: Device) -> Box<dyn Policy> {
+        Box::new(policy::Remembering::new(self.clone(), device))
+    }
+
+    fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
+        Box::new(SequenceLearner::new(self.clone(), seed, device))
+    }
+}

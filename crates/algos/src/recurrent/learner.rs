@@ -1,0 +1,248 @@
+//! The update from sequences.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use starling_envs::{Rng, stream};
+use starling_nets::{
+    Device, Graph, Kind, Layout, Optimizer, Params, RecurrentInput, Tensor, array_of,
+    clip_global_norm, no_grad, own_stream,
+};
+use starling_replay::{SequenceBatch, SequenceConfig, mixed_priority};
+use starling_tree::Array;
+
+use super::SequenceInputs;
+use crate::registry::{load_learner, save_learner};
+use crate::value_based::ValueConfig;
+use crate::{Batch, LearnError, Learner, Progress, Report, Saved};
+
+/// What one algorithm that learns from sequences does differently from another.
+pub(crate) trait SequenceMethod: Send + 'static {
+    /// What it reports beside the loss and the gradient's norm: [`Losses::numbers`] by name.
+    const REPORTED: &'static [&'static str];
+
+    /// Its parameters.
+    fn layout(&self) -> &Arc<Layout>;
+
+    /// The shared settings.
+    fn shared(&self) -> &ValueConfig;
+
+    /// How episodes are cut into sequences.
+    fn sequence(&self) -> &SequenceConfig;
+
+    /// The chance of one update, a byte for each of its sequences.
+    fn draw(&self, sequences: usize, _rng: &mut Rng) -> Vec<u8> {
+        vec![0; sequences]
+    }
+
+    /// How far the values of a batch were off.
+    fn losses(&self, online: &Params, target: &Params, inputs: &SequenceInputs) -> Losses;
+
+    /// Takes into running statistics what was seen, after the step that needed them as they were.
+    fn observe(&self, _params: &Params, _inputs: &SequenceInputs, _losses: &Losses) {}
+}
+
+/// How far the values of a batch were off.
+pub(crate) struct Losses {
+    /// What is minimised, a scalar.
+    pub(crate) loss: Tensor,
+    /// |error| of every trained step, `[L, B]`.
+    pub(crate) errors: Tensor,
+    /// Scalars to report.
+    pub(crate) numbers: Vec<Tensor>,
+    /// What [`SequenceMethod::observe`] wants to know of it.
+    pub(crate) seen: Option<Tensor>,
+}
+
+/// Online and target network, and what moves them.
+pub(crate) struct SequenceLearner<M> {
+    method: M,
+    pub(crate) params: Params,
+    pub(crate) target: Params,
+    optimizer: Optimizer,
+    updates: u64,
+    rng: Rng,
+    device: Device,
+    inputs: Option<SequenceInputs>,
+    graph: Graph<Outcome>,
+}
+
+/// What an update leaves behind.
+struct Outcome {
+    /// The loss, the gradient's norm and what is reported beside them.
+    numbers: Tensor,
+    /// |error| of every trained step, `[L, B]`.
+    errors: Tensor,
+}
+
+impl<M: SequenceMethod> SequenceLearner<M> {
+    pub(crate) fn new(method: M, seed: u64, device: Device) -> Self {
+        let mut rng = stream(seed, "learner", 0);
+        let params = Params::init(method.layout(), &mut rng, device).trainable();
+        let mut target = Params::zeros(method.layout(), device);
+        target.copy_from(&params);
+        Self {
+            optimizer: Optimizer::new(method.shared().optimizer, params.flat()),
+            method,
+            params,
+            target,
+            updates: 0,
+            rng,
+            device,
+            inputs: None,
+            graph: Graph::new(device, true),
+        }
+    }
+
+    /// Brings a batch to the device.
+    fn load_batch(&mut self, batch: &SequenceBatch) {
+        own_stream(self.device);
+        let size = batch.size() as i64;
+        if self
+            .inputs
+            .as_ref()
+            .is_some_and(|old| old.sequences() != size)
+        {
+            self.inputs = None;
+            self.graph.reset();
+        }
+        let (burn_in, device) = (self.method.sequence().burn_in_steps, self.device);
+        let inputs = self
+            .inputs
+            .get_or_insert_with(|| SequenceInputs::new(batch, burn_in, device));
+        inputs.load(batch, &self.method.draw(batch.size(), &mut self.rng));
+    }
+}
+
+/// One gradient step.
+fn descend<M: SequenceMethod>(
+    method: &M,
+    online: &Params,
+    target: &Params,
+    optimizer: &mut Optimizer,
+    inputs: &SequenceInputs,
+) -> Outcome {
+    let losses = method.losses(online, target, inputs);
+    let gradient = online.gradient(&losses.loss);
+    let limit = method.shared().clip_norm.unwrap_or(f64::INFINITY);
+    let (gradient, norm) = clip_global_norm(gradient, limit);
+    optimizer.apply(online.flat(), &gradient);
+    method.observe(online, inputs, &losses);
+    let mut numbers = vec![&losses.loss, &norm];
+    numbers.extend(&losses.numbers);
+    Outcome {
+        numbers: Tensor::stack(&numbers, 0).detach(),
+        errors: losses.errors.detach(),
+    }
+}
+
+impl<M: SequenceMethod> Learner for SequenceLearner<M> {
+    fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError> {
+        let Batch::Sequences(batch) = batch else {
+            let wanted = "sequences";
+            return Err(LearnError::WrongBatch { wanted });
+        };
+        let began = Instant::now();
+        self.load_batch(batch);
+        let assemble_s = began.elapsed().as_secs_f64();
+        let shared = self.method.shared();
+        let learning_rate = shared.learning_rate.at(progress.fraction());
+        self.optimizer.set_learning_rate(learning_rate);
+        let Some(inputs) = &self.inputs else {
+            return Err(LearnError::Mismatch);
+        };
+        let (method, online, target) = (&self.method, &self.params, &self.target);
+        let optimizer = &mut self.optimizer;
+        let outcome = self
+            .graph
+            .run(|| descend(method, online, target, optimizer, inputs));
+        let numbers = array_of(&outcome.numbers);
+        let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));
+        let names = ["loss", "grad_norm"].into_iter();
+        let names = names.chain(M::REPORTED.iter().copied());
+        let mut metrics: Vec<(&'static str, f64)> = names.zip(numbers).collect();
+        metrics.push(("learning_rate", learning_rate));
+        if shared.epsilon_ladder.is_none() {
+            metrics.push(("epsilon", shared.decayed_epsilon(progress.env_steps)));
+        }
+        let priorities = shared.priority.is_some().then(|| {
+            let eta = self.method.sequence().priority_eta;
+            sequence_priorities(&array_of(&outcome.errors), &batch.mask, eta)
+        });
+        self.updates += 1;
+        if self.updates.is_multiple_of(shared.target_every_updates) {
+            self.target.blend(&self.params, shared.target_tau);
+        }
+        let mut report = Report::checked(metrics, priorities)?;
+        report.assemble_s = assemble_s;
+        Ok(report)
+    }
+
+    fn weights(&self) -> Vec<f32> {
+        self.params.to_vec()
+    }
+
+    fn save(&self) -> Saved {
+        let params = [("params", &self.params), ("target", &self.target)];
+        let mut saved = save_learner(&params, &self.optimizer, &self.rng);
+        let updates = Array::from_slice(&[self.updates as i64], &[1]);
+        saved.insert("updates".into(), updates);
+        saved
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
+        let params = [("params", &mut self.params), ("target", &mut self.target)];
+        load_learner(saved, params, &mut self.optimizer, &mut self.rng)?;
+        let updates = saved.get("updates");
+        let updates = updates.and_then(|array| array.as_slice::<i64>().first());
+        let missing = || LearnError::Saved("'updates' is missing".into());
+        self.updates = *updates.ok_or_else(missing)? as u64;
+        Ok(())
+    }
+}
+
+/// Runs a network over a whole sequence: `forward` gives its values and the memory after some
+/// positions from the memory before them. Only what comes after the burn-in has gradients.
+pub(crate) fn unroll<V, S>(
+    input: &RecurrentInput,
+    burn_in: i64,
+    stored: S,
+    forward: impl Fn(&RecurrentInput, &S) -> (V, S),
+) -> V {
+    let total = input.starts.size()[0];
+    let warmed = match burn_in {
+        0 => stored,
+        _ => no_grad(|| forward(&input.narrow(0, burn_in), &stored).1),
+    };
+    forward(&input.narrow(burn_in, total - burn_in), &warmed).0
+}
+
+/// The mean over the steps that count, a scalar.
+pub(crate) fn mean_counted(of: &Tensor, mask: &Tensor) -> Tensor {
+    (of * mask).sum(Kind::Float) / mask.sum(Kind::Float).clamp_min(1.0)
+}
+
+/// η·max + (1 − η)·mean of the |errors| `[L, B]` of each sequence, over the steps that count.
+pub(crate) fn sequence_priorities(errors: &Array, mask: &Array, eta: f64) -> Vec<f32> {
+    let size = errors.shape()[1];
+    let column = |b: usize| {
+        let errors = errors.as_slice::<f32>().iter().skip(b).step_by(size);
+        let mask = mask.as_slice::<f32>().iter().skip(b).step_by(size);
+        let counted = errors.zip(mask).filter(|(_, mask)| **mask != 0.0);
+        mixed_priority(counted.map(|(error, _)| *error), eta) as f32
+    };
+    (0..size).map(column).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// η = .9 of (.1, .5, 2, .4) is 1.875; the fifth step is behind the end of the episode.
+    #[test]
+    fn priorities_mix_the_largest_and_the_mean_error() {
+        let errors = Array::from_slice(&[0.1f32, 0.5, 2.0, 0.4, 7.0], &[5, 1]);
+        let mask = Array::from_slice(&[1f32, 1.0, 1.0, 1.0, 0.0], &[5, 1]);
+        assert_eq!(sequence_priorities(&errors, &mask, 0.9), [1.875]);
+    }
+}

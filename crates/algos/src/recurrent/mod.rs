@@ -1,0 +1,34 @@
+//! What algorithms share that learn action values with a memory from sequences: acting
+//! (`acting.rs`), what an update reads (`inputs.rs`) and the update itself (`learner.rs`).
+//!
+//! Each of them, R2D2 and NGU, is a [`SequenceMethod`]: it says how far its values were off.
+//! Read [`SequenceMethod`], [`SequenceInputs`] and [`SequenceLearner`] first.
+
+mod acting;
+mod inputs;
+mod learner;
+#[cfg(test)]
+mod together;
+
+pub(crate) use acting::{Decided, begin, decide, keep, leaf, look, remember_reward, stored};
+pub(crate) use inputs::SequenceInputs;
+pub(crate) use learner::{Losses, SequenceLearner, SequenceMethod, mean_counted, unroll};
+#[cfg(test)]
+pub(crate) use together::acts_as_alone;
+
+use starling_replay::SequenceConfig;
+
+use crate::Experience;
+use crate::value_based::ValueConfig;
+
+/// A replay of sequences with the shared settings.
+pub(crate) fn experience(
+    shared: &ValueConfig,
+    sequence: &SequenceConfig,
+    frame_stack: Option<usize>,
+) -> Experience {
+    let mut needs = shared.needs(frame_stack);
+    needs.replay.sequence = Some(sequence.clone());
+    needs.rate.tolerance_samples = 4.0 * needs.batch_steps() as f64;
+    Experience::Transitions(Box::new(needs))
+}
