@@ -97,7 +97,11 @@ pub(super) fn run(peers: &Peers, out: &mut dyn Write) -> Result<(), BenchError> 
     }
     if !scaling.is_empty() {
         let middle = median(&mut scaling);
-        writeln!(out, "median on {cores} threads: {middle:.2}x one thread")?;
+        let own = plain_work(cores) / plain_work(1);
+        writeln!(
+            out,
+            "median on {cores} threads: {middle:.2}x one thread; plain arithmetic: {own:.2}x"
+        )?;
     }
     for (index, ratios) in ratios.iter_mut().enumerate() {
         if !ratios.is_empty() {
@@ -233,6 +237,35 @@ fn measure(game: &str, threads: usize) -> Result<f64, BenchError> {
         threads.into_iter().map(join).collect()
     });
     speeds.into_iter().sum()
+}
+
+/// Rounds per second, of all threads together, of arithmetic and small tables that keep a core as
+/// busy as an interpreter does: what the machine's cores have beside each other.
+fn plain_work(threads: usize) -> f64 {
+    const ROUNDS: usize = 10_000;
+    let work = |seed: u64| {
+        let table: Vec<u64> = (0..1024u64).map(|i| i.wrapping_mul(seed | 1)).collect();
+        let mut lanes = [1u64, 2, 3, 4, 5, 6, 7, 8].map(|lane| lane ^ seed);
+        let (start, mut rounds) = (Instant::now(), 0);
+        while start.elapsed() < RUN / 2 {
+            for _ in 0..ROUNDS {
+                for lane in &mut lanes {
+                    let entry = table[(*lane >> 7) as usize % table.len()];
+                    *lane = (*lane ^ (*lane << 13)).wrapping_add(entry);
+                }
+            }
+            rounds += ROUNDS;
+        }
+        std::hint::black_box(lanes);
+        rounds as f64 / start.elapsed().as_secs_f64()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || work(thread as u64)))
+            .collect();
+        let speeds = threads.into_iter().map(|thread| thread.join());
+        speeds.map(|speed| speed.unwrap_or(f64::NAN)).sum()
+    })
 }
 
 fn measure_thread(game: &str, envs: usize, thread: usize) -> Result<f64, BenchError> {
