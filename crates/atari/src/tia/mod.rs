@@ -27,7 +27,13 @@ pub(crate) struct Write(u32);
 impl Write {
     #[inline(always)]
     pub(crate) fn new(cycle: u16, register: u8, value: u8) -> Self {
-        Self(u32::from(cycle) << 16 | u32::from(register) << 8 | u32::from(value))
+        Self::at(u32::from(cycle) << 16, register, value)
+    }
+
+    /// The same, with the cycle in the upper half of a word.
+    #[inline(always)]
+    pub(crate) fn at(stamp: u32, register: u8, value: u8) -> Self {
+        Self(stamp | u32::from(register) << 8 | u32::from(value))
     }
 
     #[inline(always)]
@@ -140,6 +146,9 @@ impl Log {
 pub(crate) const LINE_CLOCKS: u32 = 228;
 /// Processor cycles in a line.
 pub(crate) const LINE_CYCLES: i64 = 76;
+
+/// The register that clears all motions.
+const HMCLR: u8 = 0x2B;
 
 /// No frame has more cycles: states that say so are not of this console.
 pub(crate) const MOST_CYCLES: i64 = 1 << 40;
@@ -306,7 +315,11 @@ impl Tia {
                     }
                     self.dumping = dump;
                 }
-                if let Some(value) = self.shadow.write(register, value) {
+                if register == HMCLR {
+                    self.shadow.clear_motions();
+                }
+                let (value, counts) = self.shadow.write(register, value);
+                if counts {
                     log.push(Write::new(short_cycle(cycle), register, value));
                 }
             }
