@@ -320,6 +320,7 @@ impl Beam {
                     self.reach(clock + delay, screen);
                     self.cut::<S>(PF);
                     self.playfield = (self.playfield & !mask) | bits;
+                    self.note_live(PF);
                 }
             }
             0x10 | 0x11 => self.place_player(usize::from(register - 0x10), clock, screen),
@@ -335,7 +336,8 @@ impl Beam {
                 self.cut::<S>(BL);
                 self.place_small(BL, clock);
             }
-            0x1B | 0x1C => self.write_graphics(usize::from(register - 0x1B), value, clock, screen),
+            0x1B => self.write_graphics(P0, value, clock, screen),
+            0x1C => self.write_graphics(P1, value, clock, screen),
             0x1D | 0x1E => {
                 let player = usize::from(register - 0x1D);
                 let on = value & 2 != 0;
@@ -343,6 +345,7 @@ impl Beam {
                     self.reach(clock, screen);
                     self.cut::<S>(M0 + player);
                     self.missiles_on[player] = on;
+                    self.note_live(M0 + player);
                 }
             }
             0x1F => {
@@ -353,6 +356,7 @@ impl Beam {
                         self.cut::<S>(BL);
                     }
                     self.ball_on = on;
+                    self.note_live(BL);
                 }
             }
             0x22 => {
@@ -372,6 +376,7 @@ impl Beam {
                     self.reach(clock, screen);
                     self.cut::<S>(player);
                     self.delayed[player] = delayed;
+                    self.note_live(player);
                 }
             }
             0x27 => {
@@ -380,6 +385,7 @@ impl Beam {
                     self.reach(clock, screen);
                     self.cut::<S>(BL);
                     self.ball_delayed = delayed;
+                    self.note_live(BL);
                 }
             }
             0x28 | 0x29 => {
@@ -389,6 +395,7 @@ impl Beam {
                     self.reach(clock, screen);
                     self.cut::<S>(M0 + player);
                     self.lock_missile(player, lock);
+                    self.note_live(M0 + player);
                 }
             }
             0x2A => {
@@ -425,25 +432,37 @@ impl Beam {
     #[inline(always)]
     fn write_graphics<S: Screen>(&mut self, player: usize, value: u8, clock: u32, screen: &mut S) {
         let other = 1 - player;
-        let new = !self.delayed[player] && self.graphics[player] != value;
-        let late = self.delayed[other] && self.old_graphics[other] != self.graphics[other];
-        let ball = player == P1 && self.ball_delayed && self.old_ball_on != self.ball_on;
-        if new || late || ball {
-            self.reach(clock + 1, screen);
-            if new {
+        if self.delayed == [false; 2] && !self.ball_delayed {
+            if self.graphics[player] != value {
+                self.reach(clock + 1, screen);
                 self.cut::<S>(player);
             }
-            if late {
-                self.cut::<S>(other);
+            self.graphics[player] = value;
+            self.old_graphics[other] = self.graphics[other];
+        } else {
+            let new = !self.delayed[player] && self.graphics[player] != value;
+            let late = self.delayed[other] && self.old_graphics[other] != self.graphics[other];
+            let ball = player == P1 && self.ball_delayed && self.old_ball_on != self.ball_on;
+            if new || late || ball {
+                self.reach(clock + 1, screen);
+                if new {
+                    self.cut::<S>(player);
+                }
+                if late {
+                    self.cut::<S>(other);
+                }
+                if ball {
+                    self.cut::<S>(BL);
+                }
             }
-            if ball {
-                self.cut::<S>(BL);
-            }
+            self.graphics[player] = value;
+            self.old_graphics[other] = self.graphics[other];
+            self.note_live(other);
         }
-        self.graphics[player] = value;
-        self.old_graphics[other] = self.graphics[other];
+        self.note_live(player);
         if player == P1 {
             self.old_ball_on = self.ball_on;
+            self.note_live(BL);
         }
     }
 
@@ -470,12 +489,19 @@ impl Beam {
             self.line_start += LINE_CLOCKS;
             self.row += 1;
             // Below the picture the beam is not followed.
-            if self.line_start < self.window.1 {
-                self.end_line();
+            if self.turns() && self.line_start < self.window.1 {
+                self.end_line::<S>();
             }
         }
     }
 
+    /// Whether anything changes at the end of a line.
+    #[inline(always)]
+    fn turns(&self) -> bool {
+        self.skip_first != [false; 2] || self.reflect != (self.control & 1 != 0) || self.stars
+    }
+
+    #[inline(always)]
     fn start_line(&mut self) {
         self.counts_from = 0;
         self.drawn = 0;
@@ -504,7 +530,7 @@ impl Beam {
         if self.clock > self.line_start + BLANK {
             self.cut_inside::<S>(object);
         }
-        self.touch(object);
+        self.touch::<S>(object);
     }
 
     fn cut_inside<S: Screen>(&mut self, object: usize) {
@@ -581,16 +607,19 @@ impl Beam {
 
     /// Looks for collisions in the current line up to a pixel. They latch: a pair that has met
     /// once, or that had a whole line to meet in as it is, need not be looked at.
+    #[inline(always)]
     fn collide(&mut self, to: u8) {
-        if to <= self.counts_from || self.vblank {
-            return;
-        }
         let live = self.live();
         let met_or_apart = self.collided | self.sketch.apart;
         let pairs = u32::from(PAIRS_OF[(live | self.cut) as usize & 63]) & !met_or_apart;
-        if pairs == 0 {
-            return;
+        if pairs != 0 && to > self.counts_from && !self.vblank {
+            self.collide_pairs(pairs, to);
         }
+    }
+
+    /// Looks whether some pairs meet in the current line up to a pixel.
+    fn collide_pairs(&mut self, pairs: u32, to: u8) {
+        let live = self.live();
         let whole = self.counts_from == 0 && u32::from(to) == WIDTH;
         let span = lines::span(self.counts_from, to);
         self.refresh(live);
@@ -605,17 +634,17 @@ impl Beam {
     }
 
     /// What happens when the beam turns, noticed when it is inside the next line.
-    fn end_line(&mut self) {
+    fn end_line<S: Screen>(&mut self) {
         for player in 0..2 {
             if self.skip_first[player] {
                 self.skip_first[player] = false;
-                self.touch(player);
+                self.touch::<S>(player);
             }
         }
         let reflect = self.control & 1 != 0;
         if reflect != self.reflect {
             self.reflect = reflect;
-            self.touch(PF);
+            self.touch::<S>(PF);
         }
         if self.stars {
             self.star_phase = (self.star_phase + 1) & 3;
@@ -627,14 +656,16 @@ impl Beam {
             };
             self.star_shape = shape;
             self.positions[M0] = moved(self.positions[M0], -step);
-            self.touch(M0);
+            self.touch::<S>(M0);
         }
     }
 
     #[inline(always)]
-    fn touch(&mut self, object: usize) {
+    fn touch<S: Screen>(&mut self, object: usize) {
         self.sketch.touch(object);
-        self.changed = Changed(true);
+        if S::DRAWS {
+            self.changed = Changed(true);
+        }
     }
 
     fn plain_star(&mut self, player: usize) {
@@ -702,10 +733,12 @@ impl Beam {
                 self.comb_next = true;
             }
         }
-        for player in [P0, P1] {
-            if self.skip_first[player] {
-                self.cut::<S>(player);
-                self.skip_first[player] = false;
+        if self.skip_first != [false; 2] {
+            for player in [P0, P1] {
+                if self.skip_first[player] {
+                    self.cut::<S>(player);
+                    self.skip_first[player] = false;
+                }
             }
         }
         self.stars = false;
