@@ -191,16 +191,27 @@ impl Agent {
             .wrapping_mul(1_664_525)
             .wrapping_add(1_013_904_223);
         let code = actions[(self.random >> 16) as usize % actions.len()];
-        for _ in 0..4 {
-            self.ale.act(Action::new(code).unwrap_or(Action::NOOP));
+        let action = Action::new(code).unwrap_or(Action::NOOP);
+        let Frames { last, before } = &mut *frames;
+        last.resize(self.picture.len(), 0);
+        before.resize(self.picture.len(), 0);
+        let mut drawn = false;
+        if until == Until::Played {
+            for _ in 0..4 {
+                self.ale.act(action);
+            }
+        } else {
+            for _ in 0..2 {
+                self.ale.act(action);
+            }
+            drawn = self.ale.act_and_draw(action, &self.grays, before).1;
+            drawn &= self.ale.act_and_draw(action, &self.grays, last).1;
         }
         if self.ale.outcome().terminal {
             self.ale.reset();
+            drawn = false;
         }
-        if until >= Until::Drawn {
-            let Frames { last, before } = &mut *frames;
-            last.resize(self.picture.len(), 0);
-            before.resize(self.picture.len(), 0);
+        if until >= Until::Drawn && !drawn {
             let console = self.ale.console();
             console.shaded_screens(&self.grays, last, before);
         }

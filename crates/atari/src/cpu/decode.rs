@@ -144,6 +144,8 @@ pub(crate) enum Op {
     SaxRam,
     /// A store to the register that halts the processor until the next line.
     Wait,
+    /// A store to a picture register where any value does the same.
+    Strobe,
     /// A store to the register that clears all motions.
     HmClr,
     /// A store to a register that only makes sound, or is not there.
@@ -216,7 +218,7 @@ fn instruction(bytes: [u8; 3], index: usize) -> Code {
             let same_page = (i16::from(after) + i16::from(low as i8)) & 0xFF00u16 as i16 == 0;
             (low, if same_page { 3 } else { 4 })
         }
-        Op::StaTia | Op::StxTia | Op::StyTia => (low & 0x3F, 0),
+        Op::StaTia | Op::StxTia | Op::StyTia | Op::Strobe => (low & 0x3F, 0),
         _ => (low, high),
     };
     Code {
@@ -241,6 +243,8 @@ fn store(low: u8, ram: Op, tia: Op) -> Op {
         Op::Wait
     } else if register == 0x2B {
         Op::HmClr
+    } else if matches!(register, 0x10..=0x14 | 0x2A | 0x2C) {
+        Op::Strobe
     } else if SILENT >> register & 1 != 0 {
         Op::Sound
     } else if is_logged(register) {

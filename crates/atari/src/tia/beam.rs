@@ -19,8 +19,10 @@ const BLANK: u32 = 68;
 
 /// Where the beam's pixels go.
 pub(crate) trait Screen {
-    /// Whether pixels are wanted; a beam that draws looks for no collisions, for another one does.
+    /// Whether pixels are wanted.
     const DRAWS: bool;
+    /// Whether collisions are wanted.
+    const COLLIDES: bool;
     /// Draws the pixels `from..to` of a row, counted from the top of the picture; nothing but
     /// black where there is no look.
     fn draw(&mut self, row: u32, from: u32, to: u32, look: Option<Look<'_>>);
@@ -46,6 +48,7 @@ pub(crate) struct NoScreen;
 
 impl Screen for NoScreen {
     const DRAWS: bool = false;
+    const COLLIDES: bool = true;
     fn draw(&mut self, _row: u32, _from: u32, _to: u32, _look: Option<Look<'_>>) {}
 }
 
@@ -284,17 +287,13 @@ impl Beam {
                 if !S::DRAWS {
                     *colour = value & 0xFE;
                 } else if *colour != value & 0xFE {
-                    self.settle(clock, screen);
+                    self.reach_and_draw(clock, screen);
                     self.colours[usize::from(register - 0x06)] = value & 0xFE;
                     self.changed = Changed(true);
                 }
             }
             0x0A if self.control != value || self.reflect != (value & 1 != 0) => {
-                if S::DRAWS {
-                    self.settle(clock, screen);
-                } else {
-                    self.reach(clock, screen);
-                }
+                self.reach_and_draw(clock, screen);
                 self.cut::<S>(BL);
                 self.cut::<S>(PF);
                 self.control = value;
@@ -415,16 +414,23 @@ impl Beam {
 
     /// Lets the beam run up to `clock`, and draws or looks for collisions up to there.
     pub(crate) fn settle<S: Screen>(&mut self, clock: u32, screen: &mut S) {
-        self.reach(clock, screen);
-        let place = self.place();
-        if S::DRAWS {
-            self.draw(place, screen);
-        } else {
+        self.reach_and_draw(clock, screen);
+        if S::COLLIDES {
+            let place = self.place();
             self.collide(place);
             // The blanked pixels are behind the beam.
             if place >= 8 {
                 self.comb = false;
             }
+        }
+    }
+
+    /// Lets the beam run up to `clock`, and draws up to there.
+    fn reach_and_draw<S: Screen>(&mut self, clock: u32, screen: &mut S) {
+        self.reach(clock, screen);
+        if S::DRAWS {
+            let place = self.place();
+            self.draw(place, screen);
         }
     }
 
@@ -480,7 +486,8 @@ impl Beam {
         while self.clock > self.line_start + LINE_CLOCKS && self.line_start < self.window.1 {
             if S::DRAWS {
                 self.draw(WIDTH as u8, screen);
-            } else {
+            }
+            if S::COLLIDES {
                 self.collide(WIDTH as u8);
             }
             self.comb = self.comb_next;

@@ -14,7 +14,8 @@ pub(crate) mod shadow;
 use serde::{Deserialize, Serialize};
 
 use crate::controllers::Inputs;
-use beam::{Beam, NoScreen};
+use beam::{Beam, NoScreen, Screen};
+use paint::Pixels;
 use shadow::Shadow;
 
 /// One write to a picture register: the processor cycle, counted from the start of the frame's
@@ -219,14 +220,21 @@ impl Tia {
         }
     }
 
-    /// Replays what the log holds and the beam has not seen, for its collisions, up to the last
-    /// access.
-    pub(crate) fn catch_up(&mut self, writes: &[Write]) {
+    /// Replays what the log holds and the beam has not seen, up to the last access: for its
+    /// collisions, and for its pixels if they are wanted.
+    pub(crate) fn catch_up(&mut self, writes: &[Write], screen: Option<&mut Pixels<'_, true>>) {
+        match screen {
+            Some(screen) => self.catch_up_on(writes, screen),
+            None => self.catch_up_on(writes, &mut NoScreen),
+        }
+    }
+
+    fn catch_up_on<S: Screen>(&mut self, writes: &[Write], screen: &mut S) {
         for write in &writes[self.replayed.min(writes.len())..] {
-            self.beam.write(*write, &mut NoScreen);
+            self.beam.write(*write, screen);
         }
         self.replayed = writes.len();
-        self.beam.settle(clock_of(self.touched), &mut NoScreen);
+        self.beam.settle(clock_of(self.touched), screen);
     }
 
     /// All collisions, if the beam has seen the whole log and there are no new ones until the next
@@ -264,13 +272,14 @@ impl Tia {
         cycle: i64,
         inputs: &Inputs,
         writes: &[Write],
+        screen: Option<&mut Pixels<'_, true>>,
     ) -> u8 {
         self.touched = cycle;
         let floating = seen & 0x3F;
         let register = usize::from(address & 0x0F);
         match register {
             0..=7 => {
-                self.catch_up(writes);
+                self.catch_up(writes, screen);
                 self.beam.collisions(register) | floating
             }
             _ => {

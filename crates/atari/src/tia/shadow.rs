@@ -41,9 +41,11 @@ impl Shadow {
         let effect = &EFFECTS[register];
         let value = value & effect.bits;
         let old = self.values[register];
-        let changed = old & !COUNTS != u16::from(value);
         self.values[register] = u16::from(value) | effect.always;
-        self.values[usize::from(effect.wakes & 63)] |= u16::from(changed) << 8;
+        if effect.wakes != NONE {
+            let changed = old & !COUNTS != u16::from(value);
+            self.values[usize::from(effect.wakes & 63)] |= u16::from(changed) << 8;
+        }
         (value, old != u16::from(value))
     }
 
@@ -60,7 +62,7 @@ const ENABL: usize = 0x1F;
 const HMP0: usize = 0x20;
 const HMBL: usize = 0x24;
 /// No register.
-const NONE: usize = 0x3F;
+const NONE: u8 = 0;
 
 /// What writes to a register do here.
 #[derive(Clone, Copy)]
@@ -87,10 +89,10 @@ const EFFECTS: [Effect; 64] = {
             always: ALWAYS[register],
             bits: BITS[register],
             wakes: match register {
-                GRP0 | ENABL => GRP1,
-                GRP1 => GRP0,
+                GRP0 | ENABL => GRP1 as u8,
+                GRP1 => GRP0 as u8,
                 _ => NONE,
-            } as u8,
+            },
         };
         register += 1;
     }

@@ -84,14 +84,20 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
     /// Logs a write to the register that clears all motions.
     #[inline(always)]
     pub(super) fn clear_motions(&mut self, now: Time) -> bool {
+        self.shadow.clear_motions();
+        self.strobe(HMCLR, now)
+    }
+
+    /// Logs a write to a picture register where any value does the same.
+    #[inline(always)]
+    pub(super) fn strobe(&mut self, register: u8, now: Time) -> bool {
         if now >= self.frame_end {
             return false;
         }
         let Some(slot) = self.log.get_mut(self.used) else {
             return false;
         };
-        self.shadow.clear_motions();
-        *slot = Write::at(now.stamp(), HMCLR, 0);
+        *slot = Write::at(now.stamp(), register, 0);
         self.used += 1;
         self.time = now;
         self.touched = now;

@@ -255,6 +255,7 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
             Op::SaxRam => store!(ram, self.a & self.x),
             Op::Wait => store!(wait),
             Op::HmClr => store!(@done self.clear_motions(self.time.after(3, 1)), 2),
+            Op::Strobe => store!(@done self.strobe(code.low, self.time.after(3, 1)), 2),
             Op::Sound => store!(@done self.make_sound(self.time.after(3, 1)), 2),
 
             Op::IncRam => { modify!(ram, increment); }
