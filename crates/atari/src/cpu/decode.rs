@@ -83,31 +83,99 @@ fn waits_for_timer(bytes: [u8; 5]) -> bool {
 
 /// Two instructions that often follow each other, as one.
 fn pair(first: Code, second: Code) -> Option<Code> {
-    let (op, operands) = match (first.op, second.op) {
-        (Op::LdaImm, Op::StaTia) => (Op::LdaImmSta, first),
-        (Op::LdaRam, Op::StaTia) => (Op::LdaRamSta, first),
-        (Op::LdaZpx, Op::StaTia) => (Op::LdaZpxSta, first),
-        (Op::LdaAbx, Op::StaTia) => (Op::LdaAbxSta, first),
-        (Op::LdaAby, Op::StaTia) => (Op::LdaAbySta, first),
-        (Op::LdaInd, Op::StaTia) => (Op::LdaIndSta, first),
-        (Op::StaTia, Op::StaTia) => (Op::StaSta, first),
-        (Op::Wait, Op::StaTia) => (Op::WaitSta, first),
-        (Op::Dex, Op::Bne) => (Op::DexBne, second),
-        (Op::Dex, Op::Bpl) => (Op::DexBpl, second),
-        (Op::Dey, Op::Bne) => (Op::DeyBne, second),
-        (Op::Dey, Op::Bpl) => (Op::DeyBpl, second),
-        (Op::AslA, Op::AslA) => (Op::AslAsl, first),
-        (Op::LsrA, Op::LsrA) => (Op::LsrLsr, first),
-        (Op::Nop, Op::Nop) => (Op::NopNop, first),
-        (Op::Sec, Op::SbcRam) => (Op::SecSbcRam, second),
-        (Op::LdyRam, Op::LdaInd) => (Op::LdyRamLdaInd, first),
-        _ => return None,
-    };
-    Some(Code {
+    /// The branch back to the single byte before it, and the cycles that takes within a page.
+    const BACK_ONE: u8 = 0xFD;
+    const SAME_PAGE: u8 = 3;
+    // The first one's operand, and one byte of the second's.
+    let then = |op: Op| Code {
         op,
         second: second.low,
-        ..operands
-    })
+        ..first
+    };
+    // The first one's byte, and the branch's offset and cycles.
+    let then_branch = |op: Op| Code {
+        op,
+        low: first.low,
+        high: second.high,
+        second: second.low,
+    };
+    // The first one has no operand.
+    let only = |op: Op| Code { op, ..second };
+    let itself = second.low == BACK_ONE;
+    let code = match (first.op, second.op) {
+        (Op::LdaImm, Op::StaTia) => then(Op::LdaImmSta),
+        (Op::LdaRam, Op::StaTia) => then(Op::LdaRamSta),
+        (Op::LdaZpx, Op::StaTia) => then(Op::LdaZpxSta),
+        (Op::LdaAbx, Op::StaTia) => then(Op::LdaAbxSta),
+        (Op::LdaAby, Op::StaTia) => then(Op::LdaAbySta),
+        (Op::LdaInd, Op::StaTia) => then(Op::LdaIndSta),
+        (Op::StaTia, Op::StaTia) => then(Op::StaSta),
+        (Op::Wait, Op::StaTia) => then(Op::WaitSta),
+        (Op::LdyRam, Op::StyTia) => then(Op::LdyRamStyTia),
+        (Op::LdyAbx, Op::StyTia) => then(Op::LdyAbxStyTia),
+        (Op::LdyRam, Op::LdaInd) => then(Op::LdyRamLdaInd),
+        (Op::LdaRam, Op::AndImm) => then(Op::LdaRamAndImm),
+        (Op::LdaZpx, Op::AndImm) => then(Op::LdaZpxAndImm),
+        (Op::LdaInd, Op::Tax) => then(Op::LdaIndTax),
+        (Op::Dex, Op::Bne) if itself => only(Op::DexBneSelf),
+        (Op::Dex, Op::Bpl) if itself => only(Op::DexBplSelf),
+        (Op::Dey, Op::Bne) if itself => only(Op::DeyBneSelf),
+        (Op::Dey, Op::Bpl) if itself => only(Op::DeyBplSelf),
+        (Op::Dex, Op::Bne) => only(Op::DexBne),
+        (Op::Dex, Op::Bpl) => only(Op::DexBpl),
+        (Op::Dey, Op::Bne) => only(Op::DeyBne),
+        (Op::Dey, Op::Bpl) => only(Op::DeyBpl),
+        (Op::AslA, Op::AslA) => only(Op::AslAsl),
+        (Op::LsrA, Op::LsrA) => only(Op::LsrLsr),
+        (Op::Nop, Op::Nop) => only(Op::NopNop),
+        (Op::Sec, Op::SbcRam) => only(Op::SecSbcRam),
+        (Op::Sec, Op::SbcImm) => only(Op::SecSbcImm),
+        (Op::Clc, Op::AdcRam) => only(Op::ClcAdcRam),
+        (Op::Clc, Op::AdcImm) => only(Op::ClcAdcImm),
+        // No room is left for the cycles.
+        (Op::LdaAby, Op::Bmi) if second.high == SAME_PAGE => then(Op::LdaAbyBmi),
+        (Op::CmpImm, Op::Beq) => then_branch(Op::CmpImmBeq),
+        (Op::CmpImm, Op::Bne) => then_branch(Op::CmpImmBne),
+        (Op::CmpImm, Op::Bcc) => then_branch(Op::CmpImmBcc),
+        (Op::CmpImm, Op::Bcs) => then_branch(Op::CmpImmBcs),
+        (Op::CmpRam, Op::Beq) => then_branch(Op::CmpRamBeq),
+        (Op::CmpRam, Op::Bcc) => then_branch(Op::CmpRamBcc),
+        (Op::CmpRam, Op::Bcs) => then_branch(Op::CmpRamBcs),
+        (Op::CpyRam, Op::Bne) => then_branch(Op::CpyRamBne),
+        (Op::CpyRam, Op::Bcc) => then_branch(Op::CpyRamBcc),
+        (Op::CpyRam, Op::Bcs) => then_branch(Op::CpyRamBcs),
+        (Op::CpyImm, Op::Bne) => then_branch(Op::CpyImmBne),
+        (Op::CpyImm, Op::Bcs) => then_branch(Op::CpyImmBcs),
+        (Op::CpxImm, Op::Bne) => then_branch(Op::CpxImmBne),
+        (Op::CpxRam, Op::Beq) => then_branch(Op::CpxRamBeq),
+        (Op::AndImm, Op::Bne) => then_branch(Op::AndImmBne),
+        (Op::AndImm, Op::Beq) => then_branch(Op::AndImmBeq),
+        (Op::AndRam, Op::Beq) => then_branch(Op::AndRamBeq),
+        (Op::BitRam, Op::Bpl) => then_branch(Op::BitRamBpl),
+        (Op::BitRam, Op::Bmi) => then_branch(Op::BitRamBmi),
+        (Op::BitRam, Op::Bvc) => then_branch(Op::BitRamBvc),
+        (Op::LdaRam, Op::Beq) => then_branch(Op::LdaRamBeq),
+        (Op::LdaRam, Op::Bne) => then_branch(Op::LdaRamBne),
+        (Op::LdaRam, Op::Bmi) => then_branch(Op::LdaRamBmi),
+        (Op::LdaRam, Op::Bpl) => then_branch(Op::LdaRamBpl),
+        (Op::LdaZpx, Op::Bmi) => then_branch(Op::LdaZpxBmi),
+        (Op::DecRam, Op::Bpl) => then_branch(Op::DecRamBpl),
+        (Op::DecRam, Op::Bne) => then_branch(Op::DecRamBne),
+        (Op::SbcImm, Op::Bcs) => then_branch(Op::SbcImmBcs),
+        (Op::LsrA, Op::Bne) => then_branch(Op::LsrABne),
+        (Op::Inx, Op::Bmi) => then_branch(Op::InxBmi),
+        (Op::Dey, Op::Beq) => then_branch(Op::DeyBeq),
+        (Op::LsrRam, Op::Bcc) => then_branch(Op::LsrRamBcc),
+        (Op::LdaImm, Op::StaRam) => then(Op::LdaImmStaRam),
+        (Op::LdaAbx, Op::StaRam) => then(Op::LdaAbxStaRam),
+        (Op::LdaAby, Op::StaRam) => then(Op::LdaAbyStaRam),
+        (Op::LdaInd, Op::StaRam) => then(Op::LdaIndStaRam),
+        (Op::AndImm, Op::StaRam) => then(Op::AndImmStaRam),
+        (Op::OraRam, Op::StaRam) => then(Op::OraRamStaRam),
+        (Op::AdcZpx, Op::StaRam) => then(Op::AdcZpxStaRam),
+        _ => return None,
+    };
+    Some(code)
 }
 
 /// What the fast loop can run: the instruction and the kind of its operand's place. `Ram` is the
@@ -117,9 +185,16 @@ fn pair(first: Code, second: Code) -> Option<Code> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
 pub(crate) enum Op {
-    // Two instructions in one.
+    // Two instructions in one; `Self` where the second jumps back to the first.
     LdaImmSta, LdaRamSta, LdaZpxSta, LdaAbxSta, LdaAbySta, LdaIndSta, StaSta, WaitSta,
     DexBne, DexBpl, DeyBne, DeyBpl, AslAsl, LsrLsr, NopNop, SecSbcRam, LdyRamLdaInd,
+    CmpImmBeq, CmpImmBne, CmpImmBcc, CmpImmBcs, CmpRamBeq, CmpRamBcc, CmpRamBcs, CpyRamBne,
+    CpyRamBcc, CpyRamBcs, CpyImmBne, CpyImmBcs, CpxImmBne, CpxRamBeq, AndImmBne, AndImmBeq,
+    AndRamBeq, BitRamBpl, BitRamBmi, BitRamBvc, LdaRamBeq, LdaRamBne, LdaRamBmi, LdaRamBpl,
+    LdaZpxBmi, DecRamBpl, DecRamBne, SbcImmBcs, LsrABne, InxBmi, DeyBeq, LsrRamBcc,
+    LdaImmStaRam, LdaAbxStaRam, LdaAbyStaRam, LdaIndStaRam, AndImmStaRam, OraRamStaRam,
+    AdcZpxStaRam, LdyRamStyTia, LdyAbxStyTia, LdaRamAndImm, LdaZpxAndImm, LdaIndTax, ClcAdcRam,
+    ClcAdcImm, SecSbcImm, LdaAbyBmi, DexBneSelf, DexBplSelf, DeyBneSelf, DeyBplSelf,
     // One.
     LdaImm, LdaRam, LdaZpx, LdaAbs, LdaAbx, LdaAby, LdaInd, LdaInx,
     LdxImm, LdxRam, LdxZpy, LdxAbs, LdxAby,

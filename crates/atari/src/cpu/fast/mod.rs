@@ -92,8 +92,9 @@ pub(super) fn run<'a, L: Layout<'a>>(core: &mut Core, bus: &mut Bus<'a>, pins: &
     machine.tia.shadow = shadow;
 }
 
-/// How many instructions may follow each other without a jump: a bank full of them.
-const LAST: u32 = 4096;
+/// How many instructions may follow each other without a look at how many are left: a bank full
+/// of them, and the turns of a loop that only counts.
+const LAST: u32 = 4096 + 2 * 256;
 
 /// Cycles that have passed, and instructions that have run, in one number: both grow at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

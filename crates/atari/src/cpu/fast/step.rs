@@ -121,6 +121,30 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
             () => { store!(@done self.log(code.second, self.a, self.time.after(3, 1)), 2) };
         }
 
+        /// The second instruction of two: a branch.
+        macro_rules! then_branch {
+            ($taken:expr) => { branch!($taken, code.second, code.high) };
+        }
+        /// The second instruction of two: a store of A to memory.
+        macro_rules! then_sta_ram {
+            () => {{ self.spend(3, 2); self.ram[usize::from(code.second & 0x7F)] = self.a; }};
+        }
+        /// The second instruction of two: a store of Y to the TIA.
+        macro_rules! then_sty {
+            () => { store!(@done self.log(code.second, self.y, self.time.after(3, 1)), 2) };
+        }
+        /// All turns of a loop that only counts a register down, up to where it leaves the loop;
+        /// if it is late, none.
+        macro_rules! count_down {
+            ($turns:expr) => {{
+                if self.late() { return false; }
+                let turns = $turns;
+                let cycles = (turns - 1) * (2 + u32::from(code.high)) + 4;
+                self.time = self.time.after(cycles, 2 * turns);
+                self.pc = self.pc.wrapping_add(3);
+            }};
+        }
+
         match code.op {
             Op::LdaImmSta => { let v = value!(imm); self.load_a(v); then_sta!() }
             Op::LdaRamSta => { let v = value!(ram); self.load_a(v); then_sta!() }
@@ -151,6 +175,58 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
                 let v = value!(@indexed base, self.y, 5, 2);
                 self.load_a(v);
             }
+            Op::CmpImmBeq => { let v = value!(imm); self.compare(self.a, v); then_branch!(self.zero()) }
+            Op::CmpImmBne => { let v = value!(imm); self.compare(self.a, v); then_branch!(!self.zero()) }
+            Op::CmpImmBcc => { let v = value!(imm); self.compare(self.a, v); then_branch!(!self.carry()) }
+            Op::CmpImmBcs => { let v = value!(imm); self.compare(self.a, v); then_branch!(self.carry()) }
+            Op::CmpRamBeq => { let v = value!(ram); self.compare(self.a, v); then_branch!(self.zero()) }
+            Op::CmpRamBcc => { let v = value!(ram); self.compare(self.a, v); then_branch!(!self.carry()) }
+            Op::CmpRamBcs => { let v = value!(ram); self.compare(self.a, v); then_branch!(self.carry()) }
+            Op::CpyRamBne => { let v = value!(ram); self.compare(self.y, v); then_branch!(!self.zero()) }
+            Op::CpyRamBcc => { let v = value!(ram); self.compare(self.y, v); then_branch!(!self.carry()) }
+            Op::CpyRamBcs => { let v = value!(ram); self.compare(self.y, v); then_branch!(self.carry()) }
+            Op::CpyImmBne => { let v = value!(imm); self.compare(self.y, v); then_branch!(!self.zero()) }
+            Op::CpyImmBcs => { let v = value!(imm); self.compare(self.y, v); then_branch!(self.carry()) }
+            Op::CpxImmBne => { let v = value!(imm); self.compare(self.x, v); then_branch!(!self.zero()) }
+            Op::CpxRamBeq => { let v = value!(ram); self.compare(self.x, v); then_branch!(self.zero()) }
+            Op::AndImmBne => { let v = value!(imm); self.load_a(self.a & v); then_branch!(!self.zero()) }
+            Op::AndImmBeq => { let v = value!(imm); self.load_a(self.a & v); then_branch!(self.zero()) }
+            Op::AndRamBeq => { let v = value!(ram); self.load_a(self.a & v); then_branch!(self.zero()) }
+            Op::BitRamBpl => { let v = value!(ram); self.bit(v); then_branch!(!self.negative()) }
+            Op::BitRamBmi => { let v = value!(ram); self.bit(v); then_branch!(self.negative()) }
+            Op::BitRamBvc => { let v = value!(ram); self.bit(v); then_branch!(!self.overflow()) }
+            Op::LdaRamBeq => { let v = value!(ram); self.load_a(v); then_branch!(self.zero()) }
+            Op::LdaRamBne => { let v = value!(ram); self.load_a(v); then_branch!(!self.zero()) }
+            Op::LdaRamBmi => { let v = value!(ram); self.load_a(v); then_branch!(self.negative()) }
+            Op::LdaRamBpl => { let v = value!(ram); self.load_a(v); then_branch!(!self.negative()) }
+            Op::LdaZpxBmi => { let v = value!(zpx); self.load_a(v); then_branch!(self.negative()) }
+            Op::DecRamBpl => { modify!(ram, decrement); then_branch!(!self.negative()) }
+            Op::DecRamBne => { modify!(ram, decrement); then_branch!(!self.zero()) }
+            Op::SbcImmBcs => { if self.decimal() { return false; } let v = value!(imm); self.add(!v); then_branch!(self.carry()) }
+            Op::LsrABne => { self.spend(2, 1); self.a = self.shift_right(self.a); then_branch!(!self.zero()) }
+            Op::InxBmi => { self.spend(2, 1); self.load_x(self.x.wrapping_add(1)); then_branch!(self.negative()) }
+            Op::DeyBeq => { self.spend(2, 1); self.load_y(self.y.wrapping_sub(1)); then_branch!(self.zero()) }
+            Op::LsrRamBcc => { modify!(ram, shift_right); then_branch!(!self.carry()) }
+            Op::LdaImmStaRam => { let v = value!(imm); self.load_a(v); then_sta_ram!() }
+            Op::LdaAbxStaRam => { let v = value!(abx); self.load_a(v); then_sta_ram!() }
+            Op::LdaAbyStaRam => { let v = value!(aby); self.load_a(v); then_sta_ram!() }
+            Op::LdaIndStaRam => { let v = value!(ind); self.load_a(v); then_sta_ram!() }
+            Op::AndImmStaRam => { let v = value!(imm); self.load_a(self.a & v); then_sta_ram!() }
+            Op::OraRamStaRam => { let v = value!(ram); self.load_a(self.a | v); then_sta_ram!() }
+            Op::AdcZpxStaRam => { if self.decimal() { return false; } let v = value!(zpx); self.add(v); then_sta_ram!() }
+            Op::LdyRamStyTia => { let v = value!(ram); self.load_y(v); then_sty!() }
+            Op::LdyAbxStyTia => { let v = value!(abx); self.load_y(v); then_sty!() }
+            Op::LdaRamAndImm => { let v = value!(ram); self.load_a(v); self.spend(2, 2); self.load_a(self.a & code.second); }
+            Op::LdaZpxAndImm => { let v = value!(zpx); self.load_a(v); self.spend(2, 2); self.load_a(self.a & code.second); }
+            Op::LdaIndTax => { let v = value!(ind); self.load_a(v); self.spend(2, 1); self.load_x(self.a); }
+            Op::LdaAbyBmi => { let v = value!(aby); self.load_a(v); branch!(self.negative(), code.second, 3u8) }
+            Op::ClcAdcRam => { self.spend(2, 1); self.c = 0; if self.decimal() { return false; } let v = value!(ram); self.add(v); }
+            Op::ClcAdcImm => { self.spend(2, 1); self.c = 0; if self.decimal() { return false; } let v = value!(imm); self.add(v); }
+            Op::SecSbcImm => { self.spend(2, 1); self.c = 1; if self.decimal() { return false; } let v = value!(imm); self.add(!v); }
+            Op::DexBneSelf => { let turns = turns_to_zero(self.x); count_down!(turns); self.load_x(0); }
+            Op::DeyBneSelf => { let turns = turns_to_zero(self.y); count_down!(turns); self.load_y(0); }
+            Op::DexBplSelf => { let turns = turns_to_negative(self.x); count_down!(turns); self.load_x(self.x.wrapping_sub(turns as u8)); }
+            Op::DeyBplSelf => { let turns = turns_to_negative(self.y); count_down!(turns); self.load_y(self.y.wrapping_sub(turns as u8)); }
 
             Op::LdaImm => { let v = value!(imm); self.load_a(v); }
             Op::LdaRam => { let v = value!(ram); self.load_a(v); }
@@ -374,5 +450,22 @@ impl<'a, L: Layout<'a>> Fast<'_, L> {
             Op::Slow => return false,
         }
         true
+    }
+}
+
+/// How often a register is counted down until it is zero.
+#[inline(always)]
+fn turns_to_zero(register: u8) -> u32 {
+    u32::from(register.wrapping_sub(1)) + 1
+}
+
+/// How often a register is counted down until its top bit is set.
+#[inline(always)]
+fn turns_to_negative(register: u8) -> u32 {
+    let left = register.wrapping_sub(1);
+    if left & 0x80 == 0 {
+        u32::from(left) + 2
+    } else {
+        1
     }
 }
