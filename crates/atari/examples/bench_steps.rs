@@ -1,10 +1,11 @@
 //! Where an agent's step goes: four frames, the maximum of the last two, 84 by 84 in grey, a stack
 //! of four. All times are the processor's, so that they hold on a busy machine.
 //!
-//! usage: bench_steps ROM_FOLDER [--python PYTHON | --threads N] [GAME...]
+//! usage: bench_steps ROM_FOLDER [--python PYTHON | --threads N | --consoles N] [GAME...]
 //!
 //! With a Python that has ale-py and numpy, its vector environment is measured beside. With a
 //! number of threads it is only measured how many steps these take in a second beside one alone.
+//! With a number of consoles, each takes a step in turn, so that they share the host's caches.
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ const GAMES: [&str; 8] = [
     "qbert",
     "space_invaders",
     "ms_pacman",
-    "montezuma_revenge",
-    "riverraid",
+    "beam_rider",
+    "enduro",
 ];
 const STEPS: u32 = 3000;
 const STACK: usize = 4;
@@ -40,16 +41,17 @@ enum Until {
 #[expect(clippy::print_stdout, reason = "this is a command")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let folder = arguments
-        .next()
-        .ok_or("usage: bench_steps ROM_FOLDER [--python PYTHON] [GAME...]")?;
+    let folder = arguments.next().ok_or(
+        "usage: bench_steps ROM_FOLDER [--python PYTHON | --threads N | --consoles N] [GAME...]",
+    )?;
     let mut rest: Vec<String> = arguments.collect();
-    let (mut python, mut threads) = (None, None);
+    let (mut python, mut threads, mut consoles) = (None, None, 1);
     if rest.len() > 1 && rest[0].starts_with("--") {
         let value = rest.remove(1);
         match rest.remove(0).as_str() {
             "--python" => python = Some(value),
             "--threads" => threads = Some(value.parse()?),
+            "--consoles" => consoles = value.parse()?,
             other => return Err(format!("there is no option {other}").into()),
         }
     }
@@ -77,11 +79,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut ratios = Vec::new();
     for game in rest {
         let bytes = std::fs::read(Path::new(&folder).join(format!("{game}.bin")))?;
-        let mut agent = Agent::new(&bytes)?;
-        agent.run(Until::Shown);
-        let played = agent.run(Until::Played);
-        let drawn = agent.run(Until::Drawn);
-        let step = agent.run(Until::Shown);
+        let rom = Arc::new(Rom::new(&bytes)?);
+        let mut agents = Vec::new();
+        for number in 0..consoles {
+            agents.push(Agent::new(&rom, number)?);
+        }
+        let mut frames = Frames::default();
+        run(&mut agents, &mut frames, Until::Shown);
+        let played = run(&mut agents, &mut frames, Until::Played);
+        let drawn = run(&mut agents, &mut frames, Until::Drawn);
+        let step = run(&mut agents, &mut frames, Until::Shown);
         let peer = python.as_deref().and_then(|python| peer(python, &game));
         let mut beside = String::new();
         if let Some(peer) = peer {
@@ -97,7 +104,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!(
             "{:20} {:9.2} to save and restore a state of {} bytes",
             "",
-            agent.save_and_restore(),
+            agents.first_mut().map_or(0.0, Agent::save_and_restore),
             size_of::<SavedGame>()
         );
     }
@@ -110,21 +117,42 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Agent steps that some threads take in a second, each with a console of its own.
 fn steps_per_second(bytes: &[u8], threads: usize) -> Result<f64, Box<dyn std::error::Error>> {
+    let rom = Arc::new(Rom::new(bytes)?);
     let mut agents = Vec::new();
-    for _ in 0..threads {
-        agents.push(Agent::new(bytes)?);
+    for number in 0..threads {
+        agents.push(Agent::new(&rom, number as u32)?);
     }
     let start = Instant::now();
     std::thread::scope(|scope| {
         for agent in &mut agents {
             scope.spawn(|| {
-                for _ in 0..4 {
-                    agent.run(Until::Shown);
+                let mut frames = Frames::default();
+                for _ in 0..4 * STEPS {
+                    agent.step(&mut frames, Until::Shown);
                 }
             });
         }
     });
     Ok(f64::from(4 * STEPS) * threads as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Microseconds that a step takes on average of some consoles that take turns.
+fn run(agents: &mut [Agent], frames: &mut Frames, until: Until) -> f64 {
+    let rounds = STEPS.div_ceil(agents.len() as u32);
+    let start = on_cpu();
+    for _ in 0..rounds {
+        for agent in &mut *agents {
+            agent.step(frames, until);
+        }
+    }
+    (on_cpu() - start) / f64::from(rounds * agents.len() as u32)
+}
+
+/// Where two frames are drawn before they are put into one.
+#[derive(Default)]
+struct Frames {
+    last: Vec<u8>,
+    before: Vec<u8>,
 }
 
 /// A game and what is needed to look at it.
@@ -133,7 +161,6 @@ struct Agent {
     random: u32,
     resizer: Resizer,
     grays: [u8; 256],
-    frames: [Vec<u8>; 2],
     picture: Vec<u8>,
     stack: Vec<u8>,
     observation: Vec<u8>,
@@ -141,16 +168,14 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(bytes: &[u8]) -> Result<Self, Box<dyn std::error::Error>> {
-        let ale = Ale::new(Arc::new(Rom::new(bytes)?), 0)?;
+    fn new(rom: &Arc<Rom>, number: u32) -> Result<Self, Box<dyn std::error::Error>> {
+        let ale = Ale::new(Arc::clone(rom), 0)?;
         let console = ale.console();
-        let frame = vec![0; console.height() * 160];
         Ok(Self {
-            random: 1,
+            random: 1 + number,
             resizer: Resizer::new(console),
             grays: palette::grays(console.format()),
-            frames: [frame.clone(), frame.clone()],
-            picture: frame,
+            picture: vec![0; console.height() * 160],
             stack: vec![0; STACK * SIDE * SIDE],
             observation: vec![0; STACK * SIDE * SIDE],
             latest: 0,
@@ -158,39 +183,47 @@ impl Agent {
         })
     }
 
-    /// Microseconds that a step takes.
-    fn run(&mut self, until: Until) -> f64 {
+    /// Takes a step.
+    fn step(&mut self, frames: &mut Frames, until: Until) {
         let actions = self.ale.game().minimal_actions;
-        let start = on_cpu();
-        for _ in 0..STEPS {
-            self.random = self
-                .random
-                .wrapping_mul(1_664_525)
-                .wrapping_add(1_013_904_223);
-            let code = actions[(self.random >> 16) as usize % actions.len()];
+        self.random = self
+            .random
+            .wrapping_mul(1_664_525)
+            .wrapping_add(1_013_904_223);
+        let code = actions[(self.random >> 16) as usize % actions.len()];
+        let action = Action::new(code).unwrap_or(Action::NOOP);
+        let Frames { last, before } = &mut *frames;
+        last.resize(self.picture.len(), 0);
+        before.resize(self.picture.len(), 0);
+        let mut drawn = false;
+        if until == Until::Played {
             for _ in 0..4 {
-                self.ale.act(Action::new(code).unwrap_or(Action::NOOP));
+                self.ale.act(action);
             }
-            if self.ale.outcome().terminal {
-                self.ale.reset();
+        } else {
+            for _ in 0..2 {
+                self.ale.act(action);
             }
-            if until >= Until::Drawn {
-                let [last, before] = &mut self.frames;
-                let console = self.ale.console();
-                console.shaded_screens(&self.grays, last, before);
-            }
-            if until == Until::Shown {
-                self.show();
-            }
+            drawn = self.ale.act_and_draw(action, &self.grays, before).1;
+            drawn &= self.ale.act_and_draw(action, &self.grays, last).1;
         }
-        (on_cpu() - start) / f64::from(STEPS)
+        if self.ale.outcome().terminal {
+            self.ale.reset();
+            drawn = false;
+        }
+        if until >= Until::Drawn && !drawn {
+            let console = self.ale.console();
+            console.shaded_screens(&self.grays, last, before);
+        }
+        if until == Until::Shown {
+            self.show(frames);
+        }
     }
 
     /// Puts the two frames that were drawn into the stack.
-    fn show(&mut self) {
+    fn show(&mut self, frames: &Frames) {
         const SQUARE: usize = SIDE * SIDE;
-        let [last, before] = &self.frames;
-        let changed = pool(&mut self.picture, last, Some(before));
+        let changed = pool(&mut self.picture, &frames.last, Some(&frames.before));
         let next = (self.latest + SQUARE) % self.stack.len();
         self.stack
             .copy_within(self.latest..self.latest + SQUARE, next);

@@ -230,15 +230,37 @@ impl Ale {
 
     /// Plays one frame. After the end of an episode nothing happens until a reset.
     pub fn act(&mut self, action: Action) -> Outcome {
+        self.act_by(action, Console::run_frame).0
+    }
+
+    /// The same, and draws the picture on the way, each palette index as `shades` says: less work
+    /// than drawing it afterwards. Says also whether `pixels` is the picture: it is not after the
+    /// end of an episode, or where a frame does not end as it should.
+    pub fn act_and_draw(
+        &mut self,
+        action: Action,
+        shades: &[u8; 256],
+        pixels: &mut [u8],
+    ) -> (Outcome, bool) {
+        let draw = |console: &mut Console| console.run_and_draw_frame(shades, pixels);
+        let (outcome, drawn) = self.act_by(action, draw);
+        (outcome, drawn == Some(true))
+    }
+
+    fn act_by<T>(
+        &mut self,
+        action: Action,
+        run: impl FnOnce(&mut Console) -> T,
+    ) -> (Outcome, Option<T>) {
         if self.play.outcome.terminal {
             self.play.outcome.reward = 0;
-            return self.play.outcome;
+            return (self.play.outcome, None);
         }
         let [first, second] = self.stick(action);
-        self.play.outcome = self.emulate(first, second);
+        let ran = self.emulate(first, second, run);
         self.play.frame += 1;
         self.play.episode_frame += 1;
-        self.play.outcome
+        (self.play.outcome, Some(ran))
     }
 
     /// The whole state of the game, but for the picture.
@@ -266,16 +288,23 @@ impl Ale {
         self.play.last
     }
 
-    fn emulate(&mut self, first: Action, second: Action) -> Outcome {
+    /// Runs a frame and takes its outcome.
+    fn emulate<T>(
+        &mut self,
+        first: Action,
+        second: Action,
+        run: impl FnOnce(&mut Console) -> T,
+    ) -> T {
         let inputs = self.console.inputs();
         inputs.set_difficulty(self.play.difficulty);
         inputs.act(first, second);
-        self.console.run_frame();
+        let ran = run(&mut self.console);
         let memory = Memory {
             ram: self.console.ram(),
             cartridge: self.console.cartridge_memory(),
         };
-        self.play.rules.step(memory)
+        self.play.outcome = self.play.rules.step(memory);
+        ran
     }
 
     fn memory(&self) -> Memory<'_> {
@@ -287,7 +316,7 @@ impl Ale {
 
     fn hold(&mut self, action: Action, frames: u16) {
         for _ in 0..frames {
-            self.emulate(action, Action::NOOP);
+            self.emulate(action, Action::NOOP, Console::run_frame);
         }
     }
 

@@ -5,11 +5,14 @@
 
 use crate::cartridge::Rom;
 use crate::console::Machine;
+use crate::tia::paint::Pixels;
 
 /// The machine as its processor sees it for the length of a run.
 pub(crate) struct Bus<'a> {
     pub(crate) machine: &'a mut Machine,
     pub(crate) rom: &'a Rom,
+    /// Where the frame is drawn as it runs, if it is.
+    pub(crate) screen: Option<Pixels<'a, true>>,
 }
 
 impl Bus<'_> {
@@ -43,7 +46,8 @@ impl Bus<'_> {
         let machine = &mut *self.machine;
         if address & 0x80 == 0 {
             let (inputs, log) = (&machine.inputs, machine.frames.log().writes());
-            machine.tia.read(address, seen, cycle, inputs, log)
+            let screen = self.screen.as_mut();
+            machine.tia.read(address, seen, cycle, inputs, log, screen)
         } else {
             let port_a = machine.inputs.port_a();
             let port_b = machine.inputs.port_b();

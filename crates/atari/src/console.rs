@@ -16,6 +16,7 @@ use crate::frames::{Frames, PLAIN};
 use crate::properties::{Format, Properties};
 use crate::random::Mt19937;
 use crate::riot::Riot;
+use crate::tia::paint::Pixels;
 use crate::tia::{LINE_CLOCKS, LINE_CYCLES, MOST_CYCLES, Tia};
 
 /// The console's own random stream always starts here.
@@ -164,6 +165,7 @@ impl Console {
         let mut bus = Bus {
             machine,
             rom: &self.rom,
+            screen: None,
         };
         let low = bus.read(0xFFFC, 0, 0);
         let high = bus.read(0xFFFD, 0, 0);
@@ -173,15 +175,37 @@ impl Console {
 
     /// Runs to the end of the frame, or as far towards it as one update goes.
     pub fn run_frame(&mut self) {
+        self.run(None);
+    }
+
+    /// The same, and draws the picture on the way, each palette index as `shades` says: less work
+    /// than drawing it afterwards. Says whether `pixels` is the whole picture, as it is but for
+    /// frames that do not end where they should.
+    pub fn run_and_draw_frame(&mut self, shades: &[u8; 256], pixels: &mut [u8]) -> bool {
+        let whole = !self.machine.partial;
+        self.run(whole.then(|| Pixels::new(shades, pixels)));
+        whole && !self.machine.partial && self.machine.frames.fills()
+    }
+
+    fn run(&mut self, screen: Option<Pixels<'_, true>>) {
         if !self.machine.partial {
             self.start_frame();
         }
         let mut bus = Bus {
             machine: &mut self.machine,
             rom: &self.rom,
+            screen,
         };
-        self.machine.partial = !cpu::run(&mut bus, INSTRUCTIONS_PER_UPDATE);
-        self.machine.frames.end_update(&self.machine.tia);
+        let ended = cpu::run(&mut bus, INSTRUCTIONS_PER_UPDATE);
+        let Bus {
+            machine, screen, ..
+        } = bus;
+        machine.partial = !ended;
+        machine.frames.end_update(&machine.tia);
+        if let Some(mut screen) = screen {
+            let writes = machine.frames.log().writes();
+            machine.tia.catch_up(writes, Some(&mut screen));
+        }
     }
 
     /// Draws the picture as palette indices into `pixels`, row by row.
@@ -210,7 +234,7 @@ impl Console {
         let lines = machine.cycle / LINE_CYCLES;
         let passed = lines * LINE_CYCLES;
         let faded = self.properties.format == Some(Format::Pal) && lines % 2 == 1;
-        machine.tia.catch_up(machine.frames.log().writes());
+        machine.tia.catch_up(machine.frames.log().writes(), None);
         machine.cycle -= passed;
         machine.riot.rebase(passed);
         machine.tia.rebase(passed);

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::tia::beam::{Beam, Look, Screen};
+use crate::tia::beam::Beam;
 use crate::tia::lines::WIDTH;
-use crate::tia::paint::{Ground, paint};
+use crate::tia::paint::Pixels;
 use crate::tia::{LINE_CLOCKS, Log, Tia, Write, clock_of};
 
 /// The running frame and the two before it.
@@ -102,11 +102,7 @@ impl Frame {
             None if !self.fills() => pixels.fill(shades[0]),
             None => {}
         }
-        let mut screen = Pixels {
-            pixels,
-            shades,
-            ground: Ground::new(),
-        };
+        let mut screen = Pixels::<false>::new(shades, pixels);
         let mut beam = self.start.clone();
         for write in self.log.writes() {
             beam.write(*write, &mut screen);
@@ -126,7 +122,7 @@ struct Drawing<'a> {
     beam: Beam,
     writes: &'a [Write],
     end: u32,
-    screen: Pixels<'a>,
+    screen: Pixels<'a, false>,
 }
 
 impl<'a> Pair<'a> {
@@ -140,11 +136,7 @@ impl<'a> Pair<'a> {
             beam: frame.start.without_collisions(),
             writes: frame.log.writes(),
             end: frame.end,
-            screen: Pixels {
-                pixels,
-                shades,
-                ground: Ground::new(),
-            },
+            screen: Pixels::new(shades, pixels),
         };
         Self {
             last: drawing(frames[0], last),
@@ -194,10 +186,10 @@ impl<'a> Pair<'a> {
         self.before.writes = &second[shared..];
         self.before.beam = self.last.beam.in_another_picture();
         let end = (self.last.beam.row() as usize + 1) * WIDTH as usize;
-        let rows = start * WIDTH as usize..end.min(self.last.screen.pixels.len());
+        let rows = start * WIDTH as usize..end.min(self.last.screen.rows().len());
         if let (Some(from), Some(to)) = (
-            self.last.screen.pixels.get(rows.clone()),
-            self.before.screen.pixels.get_mut(rows),
+            self.last.screen.rows().get(rows.clone()),
+            self.before.screen.rows().get_mut(rows),
         ) {
             to.copy_from_slice(from);
         }
@@ -217,44 +209,6 @@ impl Drawing<'_> {
             self.beam.write(*write, &mut self.screen);
         }
         self.writes = later;
-    }
-}
-
-struct Pixels<'a> {
-    pixels: &'a mut [u8],
-    shades: &'a [u8; 256],
-    ground: Ground,
-}
-
-impl Screen for Pixels<'_> {
-    const DRAWS: bool = true;
-
-    #[inline(always)]
-    fn draw(&mut self, row: u32, from: u32, to: u32, look: Option<Look<'_>>) {
-        let start = row as usize * WIDTH as usize;
-        let Some(end) = start.checked_add(WIDTH as usize) else {
-            return;
-        };
-        let Some((above, pixels)) = self
-            .pixels
-            .get_mut(..end)
-            .and_then(|rows| rows.split_last_chunk_mut::<{ WIDTH as usize }>())
-        else {
-            return;
-        };
-        let Some(look) = look else {
-            pixels[from as usize..to as usize].fill(self.shades[0]);
-            return;
-        };
-        if look.same
-            && from == 0
-            && to == WIDTH
-            && let Some(above) = above.last_chunk()
-        {
-            *pixels = *above;
-            return;
-        }
-        paint(pixels, (from, to), &look, self.shades, &mut self.ground);
     }
 }
 
@@ -301,6 +255,11 @@ impl Frames {
     /// The log of the running frame.
     pub(crate) fn log_mut(&mut self) -> &mut Log {
         &mut self.frames[self.running].log
+    }
+
+    /// Whether the beam came by everywhere in the running frame.
+    pub(crate) fn fills(&self) -> bool {
+        self.frames[self.running].fills()
     }
 
     /// The log of the running frame, to read.

@@ -93,6 +93,12 @@ impl Riot {
         }
     }
 
+    /// What the timer reads as at `now`, if it has not run out: reading then does nothing else.
+    #[inline(always)]
+    pub(crate) fn running_timer(&self, now: i64) -> Option<u8> {
+        u8::try_from(self.units_left(now)).ok()
+    }
+
     /// Up to which cycle, exclusive, a loop's reads of the timer are sure not to end it.
     pub(crate) fn waits_until(&self, poll: Poll) -> i64 {
         let units = match poll {
@@ -104,6 +110,7 @@ impl Riot {
     }
 
     /// The timer's count of whole intervals, negative once it has run out.
+    #[inline(always)]
     fn units_left(&self, now: i64) -> i64 {
         let elapsed = now - 1 - self.set_at;
         i64::from(self.timer) - (elapsed >> self.shift) - 1

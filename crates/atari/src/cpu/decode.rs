@@ -6,26 +6,29 @@ use crate::cartridge::{IMAGE, Mapper};
 
 /// A decoded instruction: what to do, and with what.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(4))]
 pub(crate) struct Code {
     pub(crate) op: Op,
+    /// The byte after the opcode.
+    pub(crate) low: u8,
+    /// The byte after that. For a branch: the cycles that it takes when it jumps.
+    pub(crate) high: u8,
     /// Of two instructions in one: what the second one's operand is.
     pub(crate) second: u8,
-    /// The one or two bytes after the opcode. For a branch: the offset, and above it the cycles
-    /// that it takes when it jumps.
-    pub(crate) operand: u16,
 }
 
 impl Code {
     const SLOW: Self = Self {
         op: Op::Slow,
+        low: 0,
+        high: 0,
         second: 0,
-        operand: 0,
     };
 
-    /// The byte after the opcode.
+    /// Both bytes after the opcode.
     #[inline(always)]
-    pub(crate) fn low(self) -> u8 {
-        self.operand as u8
+    pub(crate) fn word(&self) -> u16 {
+        u16::from_le_bytes([self.low, self.high])
     }
 }
 
@@ -35,16 +38,17 @@ pub(crate) type Program = [Code; IMAGE];
 /// Decodes an image.
 pub(crate) fn decode(image: &[u8; IMAGE], mapper: Mapper) -> Box<Program> {
     let mut program = Box::new([Code::SLOW; IMAGE]);
+    // What comes behind the end of a bank depends on what is mapped there.
+    let bank = if mapper == Mapper::E0 { 0x400 } else { 0x1000 };
     for (index, code) in program.iter_mut().enumerate() {
         let byte = |offset: usize| image[(index + offset) & (IMAGE - 1)];
         let decoded = instruction([byte(0), byte(1), byte(2)], index);
-        // An instruction that reaches the end of its bank is left to whoever fetches byte by byte:
-        // what comes behind it depends on what is mapped there.
-        let bank = if mapper == Mapper::E0 { 0x400 } else { 0x1000 };
+        // An instruction that reaches the end of its bank is left to whoever fetches byte by byte.
         let length = decoded.op.length();
-        let plain = index % bank + length < bank
+        let inside = index % bank + length < bank
             && (index..index + length).all(|at| !mapper.switches_at((at & 0xFFF) as u16));
-        if plain {
+        let waits = waits_for_timer([byte(0), byte(1), byte(2), byte(3), byte(4)]);
+        if inside && stays(decoded, index % bank, bank) && !waits {
             *code = decoded;
         }
     }
@@ -57,33 +61,121 @@ pub(crate) fn decode(image: &[u8; IMAGE], mapper: Mapper) -> Box<Program> {
     program
 }
 
+/// Whether a jump at a place in its bank stays in the cartridge, if it is known where it goes.
+fn stays(code: Code, place: usize, bank: usize) -> bool {
+    match code.op {
+        Op::Jmp | Op::Jsr => code.word() & 0x1000 != 0,
+        Op::Bpl | Op::Bmi | Op::Bvc | Op::Bvs | Op::Bcc | Op::Bcs | Op::Bne | Op::Beq => {
+            let target = place as i32 + 2 + i32::from(code.low as i8);
+            (0..bank as i32).contains(&target)
+        }
+        _ => true,
+    }
+}
+
+/// Whether this is a loop that only waits for the timer: its turns are counted, not run.
+fn waits_for_timer(bytes: [u8; 5]) -> bool {
+    let [load, low, high, branch, offset] = bytes;
+    matches!(load, 0xAC..=0xAE)
+        && u16::from_le_bytes([low, high]) & 0x1285 == 0x0284
+        && matches!((branch, offset), (0xD0 | 0x10, 0xFB))
+}
+
 /// Two instructions that often follow each other, as one.
 fn pair(first: Code, second: Code) -> Option<Code> {
-    let (op, operand) = match (first.op, second.op) {
-        (Op::LdaImm, Op::StaTia) => (Op::LdaImmSta, first.operand),
-        (Op::LdaRam, Op::StaTia) => (Op::LdaRamSta, first.operand),
-        (Op::LdaZpx, Op::StaTia) => (Op::LdaZpxSta, first.operand),
-        (Op::LdaAbx, Op::StaTia) => (Op::LdaAbxSta, first.operand),
-        (Op::LdaAby, Op::StaTia) => (Op::LdaAbySta, first.operand),
-        (Op::LdaInd, Op::StaTia) => (Op::LdaIndSta, first.operand),
-        (Op::StaTia, Op::StaTia) => (Op::StaSta, first.operand),
-        (Op::Wait, Op::StaTia) => (Op::WaitSta, first.operand),
-        (Op::Dex, Op::Bne) => (Op::DexBne, second.operand),
-        (Op::Dex, Op::Bpl) => (Op::DexBpl, second.operand),
-        (Op::Dey, Op::Bne) => (Op::DeyBne, second.operand),
-        (Op::Dey, Op::Bpl) => (Op::DeyBpl, second.operand),
-        (Op::AslA, Op::AslA) => (Op::AslAsl, 0),
-        (Op::LsrA, Op::LsrA) => (Op::LsrLsr, 0),
-        (Op::Nop, Op::Nop) => (Op::NopNop, 0),
-        (Op::Sec, Op::SbcRam) => (Op::SecSbcRam, second.operand),
-        (Op::LdyRam, Op::LdaInd) => (Op::LdyRamLdaInd, first.operand),
+    /// The branch back to the single byte before it, and the cycles that takes within a page.
+    const BACK_ONE: u8 = 0xFD;
+    const SAME_PAGE: u8 = 3;
+    // The first one's operand, and one byte of the second's.
+    let then = |op: Op| Code {
+        op,
+        second: second.low,
+        ..first
+    };
+    // The first one's byte, and the branch's offset and cycles.
+    let then_branch = |op: Op| Code {
+        op,
+        low: first.low,
+        high: second.high,
+        second: second.low,
+    };
+    // The first one has no operand.
+    let only = |op: Op| Code { op, ..second };
+    let itself = second.low == BACK_ONE;
+    let code = match (first.op, second.op) {
+        (Op::LdaImm, Op::StaTia) => then(Op::LdaImmSta),
+        (Op::LdaRam, Op::StaTia) => then(Op::LdaRamSta),
+        (Op::LdaZpx, Op::StaTia) => then(Op::LdaZpxSta),
+        (Op::LdaAbx, Op::StaTia) => then(Op::LdaAbxSta),
+        (Op::LdaAby, Op::StaTia) => then(Op::LdaAbySta),
+        (Op::LdaInd, Op::StaTia) => then(Op::LdaIndSta),
+        (Op::StaTia, Op::StaTia) => then(Op::StaSta),
+        (Op::Wait, Op::StaTia) => then(Op::WaitSta),
+        (Op::LdyRam, Op::StyTia) => then(Op::LdyRamStyTia),
+        (Op::LdyAbx, Op::StyTia) => then(Op::LdyAbxStyTia),
+        (Op::LdyRam, Op::LdaInd) => then(Op::LdyRamLdaInd),
+        (Op::LdaRam, Op::AndImm) => then(Op::LdaRamAndImm),
+        (Op::LdaZpx, Op::AndImm) => then(Op::LdaZpxAndImm),
+        (Op::LdaInd, Op::Tax) => then(Op::LdaIndTax),
+        (Op::Dex, Op::Bne) if itself => only(Op::DexBneSelf),
+        (Op::Dex, Op::Bpl) if itself => only(Op::DexBplSelf),
+        (Op::Dey, Op::Bne) if itself => only(Op::DeyBneSelf),
+        (Op::Dey, Op::Bpl) if itself => only(Op::DeyBplSelf),
+        (Op::Dex, Op::Bne) => only(Op::DexBne),
+        (Op::Dex, Op::Bpl) => only(Op::DexBpl),
+        (Op::Dey, Op::Bne) => only(Op::DeyBne),
+        (Op::Dey, Op::Bpl) => only(Op::DeyBpl),
+        (Op::AslA, Op::AslA) => only(Op::AslAsl),
+        (Op::LsrA, Op::LsrA) => only(Op::LsrLsr),
+        (Op::Nop, Op::Nop) => only(Op::NopNop),
+        (Op::Sec, Op::SbcRam) => only(Op::SecSbcRam),
+        (Op::Sec, Op::SbcImm) => only(Op::SecSbcImm),
+        (Op::Clc, Op::AdcRam) => only(Op::ClcAdcRam),
+        (Op::Clc, Op::AdcImm) => only(Op::ClcAdcImm),
+        // No room is left for the cycles.
+        (Op::LdaAby, Op::Bmi) if second.high == SAME_PAGE => then(Op::LdaAbyBmi),
+        (Op::CmpImm, Op::Beq) => then_branch(Op::CmpImmBeq),
+        (Op::CmpImm, Op::Bne) => then_branch(Op::CmpImmBne),
+        (Op::CmpImm, Op::Bcc) => then_branch(Op::CmpImmBcc),
+        (Op::CmpImm, Op::Bcs) => then_branch(Op::CmpImmBcs),
+        (Op::CmpRam, Op::Beq) => then_branch(Op::CmpRamBeq),
+        (Op::CmpRam, Op::Bcc) => then_branch(Op::CmpRamBcc),
+        (Op::CmpRam, Op::Bcs) => then_branch(Op::CmpRamBcs),
+        (Op::CpyRam, Op::Bne) => then_branch(Op::CpyRamBne),
+        (Op::CpyRam, Op::Bcc) => then_branch(Op::CpyRamBcc),
+        (Op::CpyRam, Op::Bcs) => then_branch(Op::CpyRamBcs),
+        (Op::CpyImm, Op::Bne) => then_branch(Op::CpyImmBne),
+        (Op::CpyImm, Op::Bcs) => then_branch(Op::CpyImmBcs),
+        (Op::CpxImm, Op::Bne) => then_branch(Op::CpxImmBne),
+        (Op::CpxRam, Op::Beq) => then_branch(Op::CpxRamBeq),
+        (Op::AndImm, Op::Bne) => then_branch(Op::AndImmBne),
+        (Op::AndImm, Op::Beq) => then_branch(Op::AndImmBeq),
+        (Op::AndRam, Op::Beq) => then_branch(Op::AndRamBeq),
+        (Op::BitRam, Op::Bpl) => then_branch(Op::BitRamBpl),
+        (Op::BitRam, Op::Bmi) => then_branch(Op::BitRamBmi),
+        (Op::BitRam, Op::Bvc) => then_branch(Op::BitRamBvc),
+        (Op::LdaRam, Op::Beq) => then_branch(Op::LdaRamBeq),
+        (Op::LdaRam, Op::Bne) => then_branch(Op::LdaRamBne),
+        (Op::LdaRam, Op::Bmi) => then_branch(Op::LdaRamBmi),
+        (Op::LdaRam, Op::Bpl) => then_branch(Op::LdaRamBpl),
+        (Op::LdaZpx, Op::Bmi) => then_branch(Op::LdaZpxBmi),
+        (Op::DecRam, Op::Bpl) => then_branch(Op::DecRamBpl),
+        (Op::DecRam, Op::Bne) => then_branch(Op::DecRamBne),
+        (Op::SbcImm, Op::Bcs) => then_branch(Op::SbcImmBcs),
+        (Op::LsrA, Op::Bne) => then_branch(Op::LsrABne),
+        (Op::Inx, Op::Bmi) => then_branch(Op::InxBmi),
+        (Op::Dey, Op::Beq) => then_branch(Op::DeyBeq),
+        (Op::LsrRam, Op::Bcc) => then_branch(Op::LsrRamBcc),
+        (Op::LdaImm, Op::StaRam) => then(Op::LdaImmStaRam),
+        (Op::LdaAbx, Op::StaRam) => then(Op::LdaAbxStaRam),
+        (Op::LdaAby, Op::StaRam) => then(Op::LdaAbyStaRam),
+        (Op::LdaInd, Op::StaRam) => then(Op::LdaIndStaRam),
+        (Op::AndImm, Op::StaRam) => then(Op::AndImmStaRam),
+        (Op::OraRam, Op::StaRam) => then(Op::OraRamStaRam),
+        (Op::AdcZpx, Op::StaRam) => then(Op::AdcZpxStaRam),
         _ => return None,
     };
-    Some(Code {
-        op,
-        second: second.low(),
-        operand,
-    })
+    Some(code)
 }
 
 /// What the fast loop can run: the instruction and the kind of its operand's place. `Ram` is the
@@ -93,9 +185,16 @@ fn pair(first: Code, second: Code) -> Option<Code> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
 pub(crate) enum Op {
-    // Two instructions in one.
+    // Two instructions in one; `Self` where the second jumps back to the first.
     LdaImmSta, LdaRamSta, LdaZpxSta, LdaAbxSta, LdaAbySta, LdaIndSta, StaSta, WaitSta,
     DexBne, DexBpl, DeyBne, DeyBpl, AslAsl, LsrLsr, NopNop, SecSbcRam, LdyRamLdaInd,
+    CmpImmBeq, CmpImmBne, CmpImmBcc, CmpImmBcs, CmpRamBeq, CmpRamBcc, CmpRamBcs, CpyRamBne,
+    CpyRamBcc, CpyRamBcs, CpyImmBne, CpyImmBcs, CpxImmBne, CpxRamBeq, AndImmBne, AndImmBeq,
+    AndRamBeq, BitRamBpl, BitRamBmi, BitRamBvc, LdaRamBeq, LdaRamBne, LdaRamBmi, LdaRamBpl,
+    LdaZpxBmi, DecRamBpl, DecRamBne, SbcImmBcs, LsrABne, InxBmi, DeyBeq, LsrRamBcc,
+    LdaImmStaRam, LdaAbxStaRam, LdaAbyStaRam, LdaIndStaRam, AndImmStaRam, OraRamStaRam,
+    AdcZpxStaRam, LdyRamStyTia, LdyAbxStyTia, LdaRamAndImm, LdaZpxAndImm, LdaIndTax, ClcAdcRam,
+    ClcAdcImm, SecSbcImm, LdaAbyBmi, DexBneSelf, DexBplSelf, DeyBneSelf, DeyBplSelf,
     // One.
     LdaImm, LdaRam, LdaZpx, LdaAbs, LdaAbx, LdaAby, LdaInd, LdaInx,
     LdxImm, LdxRam, LdxZpy, LdxAbs, LdxAby,
@@ -120,6 +219,12 @@ pub(crate) enum Op {
     SaxRam,
     /// A store to the register that halts the processor until the next line.
     Wait,
+    /// A store to a picture register where any value does the same.
+    Strobe,
+    /// A store to the register that clears all motions.
+    HmClr,
+    /// A store to a register that only makes sound, or is not there.
+    Sound,
     IncRam, IncZpx, DecRam, DecZpx, DcpRam,
     AslRam, AslZpx, LsrRam, LsrZpx, RolRam, RolZpx, RorRam, RorZpx,
     AslA, LsrA, RolA, RorA,
@@ -127,7 +232,7 @@ pub(crate) enum Op {
     Tax, Tay, Txa, Tya, Tsx, Txs,
     Pha, Php, Pla, Plp,
     Bpl, Bmi, Bvc, Bvs, Bcc, Bcs, Bne, Beq,
-    Jmp, JmpInd, Jsr, Rts,
+    Jmp, JmpInd, Jsr, Rts, Brk, Rti,
     Clc, Sec, Cld, Sed, Clv, Cli, Sei,
     Nop, NopImm, NopRam,
     /// Everything else.
@@ -142,7 +247,7 @@ impl Op {
             Op::AslA | Op::LsrA | Op::RolA | Op::RorA
             | Op::Inx | Op::Iny | Op::Dex | Op::Dey
             | Op::Tax | Op::Tay | Op::Txa | Op::Tya | Op::Tsx | Op::Txs
-            | Op::Pha | Op::Php | Op::Pla | Op::Plp | Op::Rts
+            | Op::Pha | Op::Php | Op::Pla | Op::Plp | Op::Rts | Op::Brk | Op::Rti
             | Op::Clc | Op::Sec | Op::Cld | Op::Sed | Op::Clv | Op::Cli | Op::Sei
             | Op::Nop => 1,
             Op::LdaAbs | Op::LdaAbx | Op::LdaAby | Op::LdxAbs | Op::LdxAby | Op::LdyAbs | Op::LdyAbx
@@ -181,22 +286,21 @@ pub(crate) const SILENT: u64 = !(LOGGED | 0b111);
 
 fn instruction(bytes: [u8; 3], index: usize) -> Code {
     let [opcode, low, high] = bytes;
-    let operand = u16::from_le_bytes([low, high]);
     let op = operation(opcode, low);
-    let operand = match op {
+    let (low, high) = match op {
         Op::Bpl | Op::Bmi | Op::Bvc | Op::Bvs | Op::Bcc | Op::Bcs | Op::Bne | Op::Beq => {
             let after = (index as u8).wrapping_add(2);
             let same_page = (i16::from(after) + i16::from(low as i8)) & 0xFF00u16 as i16 == 0;
-            u16::from_le_bytes([low, if same_page { 3 } else { 4 }])
+            (low, if same_page { 3 } else { 4 })
         }
-        Op::LdaPin | Op::BitPin | Op::LdaCx | Op::BitCx => operand & 0xFF,
-        Op::StaTia | Op::StxTia | Op::StyTia => operand & 0x3F,
-        _ => operand,
+        Op::StaTia | Op::StxTia | Op::StyTia | Op::Strobe => (low & 0x3F, 0),
+        _ => (low, high),
     };
     Code {
         op,
+        low,
+        high,
         second: 0,
-        operand,
     }
 }
 
@@ -210,8 +314,14 @@ fn store(low: u8, ram: Op, tia: Op) -> Op {
     let register = low & 0x3F;
     if low & 0x80 != 0 {
         ram
-    } else if register == 2 {
+    } else if register == 0x02 {
         Op::Wait
+    } else if register == 0x2B {
+        Op::HmClr
+    } else if matches!(register, 0x10..=0x14 | 0x2A | 0x2C) {
+        Op::Strobe
+    } else if SILENT >> register & 1 != 0 {
+        Op::Sound
     } else if is_logged(register) {
         tia
     } else {
@@ -252,7 +362,7 @@ fn operation(opcode: u8, low: u8) -> Op {
         0xAA => Tax, 0xA8 => Tay, 0x8A => Txa, 0x98 => Tya, 0xBA => Tsx, 0x9A => Txs,
         0x48 => Pha, 0x08 => Php, 0x68 => Pla, 0x28 => Plp,
         0x10 => Bpl, 0x30 => Bmi, 0x50 => Bvc, 0x70 => Bvs, 0x90 => Bcc, 0xB0 => Bcs, 0xD0 => Bne, 0xF0 => Beq,
-        0x4C => Jmp, 0x6C => JmpInd, 0x20 => Jsr, 0x60 => Rts,
+        0x4C => Jmp, 0x6C => JmpInd, 0x20 => Jsr, 0x60 => Rts, 0x00 => Brk, 0x40 => Rti,
         0x18 => Clc, 0x38 => Sec, 0xD8 => Cld, 0xF8 => Sed, 0xB8 => Clv, 0x58 => Cli, 0x78 => Sei,
         0xEA => Nop, 0x04 => ram(NopRam), 0x80 | 0x82 | 0x89 | 0xC2 | 0xE2 => NopImm,
         _ => Slow,

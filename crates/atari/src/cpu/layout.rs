@@ -12,7 +12,7 @@ pub(super) trait Layout<'a> {
     /// Looks at a cartridge as it is mapped now.
     fn new(rom: &'a Rom, cartridge: &Cartridge) -> Self;
     /// The instruction at an address of the cartridge.
-    fn code(&self, address: u16) -> Code;
+    fn code(&self, address: u16) -> &'a Code;
     /// The byte at an address of the cartridge, where touching it does nothing else.
     fn byte(&self, address: u16) -> Option<u8>;
 }
@@ -32,7 +32,7 @@ impl<'a> Layout<'a> for Bank<'a> {
     }
 
     #[inline(always)]
-    fn code(&self, address: u16) -> Code {
+    fn code(&self, address: u16) -> &'a Code {
         self.whole.code(address)
     }
 
@@ -61,8 +61,8 @@ impl<'a> Layout<'a> for WholeBank<'a> {
     }
 
     #[inline(always)]
-    fn code(&self, address: u16) -> Code {
-        self.codes[usize::from(address) & (BANK - 1)]
+    fn code(&self, address: u16) -> &'a Code {
+        &self.codes[usize::from(address) & (BANK - 1)]
     }
 
     #[inline(always)]
@@ -91,9 +91,9 @@ impl<'a> Layout<'a> for Slices<'a> {
     }
 
     #[inline(always)]
-    fn code(&self, address: u16) -> Code {
+    fn code(&self, address: u16) -> &'a Code {
         let slice = self.codes[usize::from(address >> 10) & 3];
-        slice[usize::from(address) & (SLICE - 1)]
+        &slice[usize::from(address) & (SLICE - 1)]
     }
 
     #[inline(always)]
@@ -127,8 +127,8 @@ impl<'a> Layout<'a> for Line13<'a> {
     }
 
     #[inline(always)]
-    fn code(&self, address: u16) -> Code {
-        self.program[by_line_13(address)]
+    fn code(&self, address: u16) -> &'a Code {
+        &self.program[by_line_13(address)]
     }
 
     #[inline(always)]

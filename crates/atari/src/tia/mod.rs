@@ -14,7 +14,8 @@ pub(crate) mod shadow;
 use serde::{Deserialize, Serialize};
 
 use crate::controllers::Inputs;
-use beam::{Beam, NoScreen};
+use beam::{Beam, NoScreen, Screen};
+use paint::Pixels;
 use shadow::Shadow;
 
 /// One write to a picture register: the processor cycle, counted from the start of the frame's
@@ -27,7 +28,13 @@ pub(crate) struct Write(u32);
 impl Write {
     #[inline(always)]
     pub(crate) fn new(cycle: u16, register: u8, value: u8) -> Self {
-        Self(u32::from(cycle) << 16 | u32::from(register) << 8 | u32::from(value))
+        Self::at(u32::from(cycle) << 16, register, value)
+    }
+
+    /// The same, with the cycle in the upper half of a word.
+    #[inline(always)]
+    pub(crate) fn at(stamp: u32, register: u8, value: u8) -> Self {
+        Self(stamp | u32::from(register) << 8 | u32::from(value))
     }
 
     #[inline(always)]
@@ -141,6 +148,9 @@ pub(crate) const LINE_CLOCKS: u32 = 228;
 /// Processor cycles in a line.
 pub(crate) const LINE_CYCLES: i64 = 76;
 
+/// The register that clears all motions.
+const HMCLR: u8 = 0x2B;
+
 /// No frame has more cycles: states that say so are not of this console.
 pub(crate) const MOST_CYCLES: i64 = 1 << 40;
 
@@ -210,14 +220,21 @@ impl Tia {
         }
     }
 
-    /// Replays what the log holds and the beam has not seen, for its collisions, up to the last
-    /// access.
-    pub(crate) fn catch_up(&mut self, writes: &[Write]) {
+    /// Replays what the log holds and the beam has not seen, up to the last access: for its
+    /// collisions, and for its pixels if they are wanted.
+    pub(crate) fn catch_up(&mut self, writes: &[Write], screen: Option<&mut Pixels<'_, true>>) {
+        match screen {
+            Some(screen) => self.catch_up_on(writes, screen),
+            None => self.catch_up_on(writes, &mut NoScreen),
+        }
+    }
+
+    fn catch_up_on<S: Screen>(&mut self, writes: &[Write], screen: &mut S) {
         for write in &writes[self.replayed.min(writes.len())..] {
-            self.beam.write(*write, &mut NoScreen);
+            self.beam.write(*write, screen);
         }
         self.replayed = writes.len();
-        self.beam.settle(clock_of(self.touched), &mut NoScreen);
+        self.beam.settle(clock_of(self.touched), screen);
     }
 
     /// All collisions, if the beam has seen the whole log and there are no new ones until the next
@@ -255,13 +272,14 @@ impl Tia {
         cycle: i64,
         inputs: &Inputs,
         writes: &[Write],
+        screen: Option<&mut Pixels<'_, true>>,
     ) -> u8 {
         self.touched = cycle;
         let floating = seen & 0x3F;
         let register = usize::from(address & 0x0F);
         match register {
             0..=7 => {
-                self.catch_up(writes);
+                self.catch_up(writes, screen);
                 self.beam.collisions(register) | floating
             }
             _ => {
@@ -306,7 +324,11 @@ impl Tia {
                     }
                     self.dumping = dump;
                 }
-                if let Some(value) = self.shadow.write(register, value) {
+                if register == HMCLR {
+                    self.shadow.clear_motions();
+                }
+                let (value, counts) = self.shadow.write(register, value);
+                if counts {
                     log.push(Write::new(short_cycle(cycle), register, value));
                 }
             }

@@ -27,7 +27,7 @@ pub(super) struct Sketch {
     // Wide integers, so that none is loaded together with its neighbours right after these were
     // stored.
     stale: u32,
-    /// Which objects have any pixels, unless `unsure`.
+    /// Which objects have any pixels, unless `unsure`, as after a restore.
     live: u32,
     unsure: bool,
     /// Pairs of objects that are as they were when they had a whole line to meet in and did not.
@@ -57,7 +57,6 @@ impl Sketch {
     #[inline(always)]
     pub(super) fn touch(&mut self, object: usize) {
         self.stale |= 1 << object;
-        self.unsure = true;
         self.apart &= !u32::from(PAIRS_WITH[object]);
     }
 
@@ -74,15 +73,23 @@ impl Beam {
     pub(super) fn live(&mut self) -> u32 {
         if self.sketch.unsure {
             self.sketch.unsure = false;
-            let missile = |player: usize| self.missiles_on[player] && !self.locked[player];
-            self.sketch.live = u32::from(self.player_bits(P0) != 0)
-                | u32::from(self.player_bits(P1) != 0) << P1
-                | u32::from(missile(0)) << M0
-                | u32::from(missile(1)) << M1
-                | u32::from(self.ball_shows()) << BL
-                | u32::from(self.playfield != 0) << PF;
+            for object in P0..=PF {
+                self.note_live(object);
+            }
         }
         self.sketch.live
+    }
+
+    /// After a change that may have given an object pixels or taken them away.
+    #[inline(always)]
+    pub(super) fn note_live(&mut self, object: usize) {
+        let shows = match object {
+            P0 | P1 => self.player_bits(object) != 0,
+            M0 | M1 => self.missiles_on[object - M0] && !self.locked[object - M0],
+            BL => self.ball_shows(),
+            _ => self.playfield != 0,
+        };
+        self.sketch.live = self.sketch.live & !(1 << object) | u32::from(shows) << object;
     }
 
     /// Brings the pixels of the `live` objects up to date.

@@ -1,23 +1,80 @@
-//! The colours of a line: which object is in front of which.
+//! The colours of a line, which object is in front of which, and the picture that they go to.
 
-use super::beam::Look;
+use super::beam::{Look, Screen};
 use super::lines::{self, Line, WIDTH};
 use super::objects::{BL, PF};
 
+/// A picture while it is drawn, each palette index as `shades` says; collisions are looked for on
+/// the way, or not.
+#[derive(Debug)]
+pub(crate) struct Pixels<'a, const COLLIDES: bool> {
+    pixels: &'a mut [u8],
+    shades: &'a [u8; 256],
+    ground: Ground,
+}
+
+impl<'a, const COLLIDES: bool> Pixels<'a, COLLIDES> {
+    pub(crate) fn new(shades: &'a [u8; 256], pixels: &'a mut [u8]) -> Self {
+        Self {
+            pixels,
+            shades,
+            ground: Ground::new(),
+        }
+    }
+
+    /// The whole picture.
+    pub(crate) fn rows(&mut self) -> &mut [u8] {
+        self.pixels
+    }
+}
+
+impl<const COLLIDES: bool> Screen for Pixels<'_, COLLIDES> {
+    const DRAWS: bool = true;
+    const COLLIDES: bool = COLLIDES;
+
+    #[inline(always)]
+    fn draw(&mut self, row: u32, from: u32, to: u32, look: Option<Look<'_>>) {
+        let start = row as usize * WIDTH as usize;
+        let Some(end) = start.checked_add(WIDTH as usize) else {
+            return;
+        };
+        let Some((above, pixels)) = self
+            .pixels
+            .get_mut(..end)
+            .and_then(|rows| rows.split_last_chunk_mut::<{ WIDTH as usize }>())
+        else {
+            return;
+        };
+        let Some(look) = look else {
+            pixels[from as usize..to as usize].fill(self.shades[0]);
+            return;
+        };
+        if look.same
+            && from == 0
+            && to == WIDTH
+            && let Some(above) = above.last_chunk()
+        {
+            *pixels = *above;
+            return;
+        }
+        paint(pixels, (from, to), &look, self.shades, &mut self.ground);
+    }
+}
+
 /// A row of nothing but background, playfield and ball: rows often share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Ground {
+struct Ground {
     line: Line,
     colours: [u8; 2],
     pixels: Row,
 }
 
 /// The pixels of a row.
-pub(crate) type Row = [u8; WIDTH as usize];
+type Row = [u8; WIDTH as usize];
 
 impl Ground {
     /// A row of one colour.
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self {
             line: lines::EMPTY,
             colours: [0; 2],
@@ -40,7 +97,7 @@ impl Ground {
 /// Paints the pixels `from..to` of a row: the background, then the objects from the hindmost to
 /// the foremost, each palette index as `shades` says.
 #[inline(always)]
-pub(crate) fn paint(
+fn paint(
     pixels: &mut Row,
     (from, to): (u32, u32),
     look: &Look<'_>,

@@ -32,35 +32,27 @@ impl PartialEq for Shadow {
 }
 
 impl Shadow {
-    /// Notes a write. Gives back the bits of the value that count, or nothing if the write changes
-    /// nothing.
+    /// Notes a write to a picture register. Gives back the bits of the value that count, and
+    /// whether the write changes anything. The register that clears all motions has a function of
+    /// its own.
     #[inline(always)]
-    pub(crate) fn write(&mut self, register: u8, value: u8) -> Option<u8> {
+    pub(crate) fn write(&mut self, register: u8, value: u8) -> (u8, bool) {
         let register = usize::from(register & 63);
-        let value = value & BITS[register];
+        let effect = &EFFECTS[register];
+        let value = value & effect.bits;
         let old = self.values[register];
-        if old == u16::from(value) {
-            return None;
+        self.values[register] = u16::from(value) | effect.always;
+        if effect.wakes != NONE {
+            let changed = old & !COUNTS != u16::from(value);
+            self.values[usize::from(effect.wakes & 63)] |= u16::from(changed) << 8;
         }
-        self.values[register] = u16::from(value) | ALWAYS[register];
-        if ACTS_ON_OTHERS >> register & 1 != 0 {
-            self.act(register, old & !COUNTS != u16::from(value));
-        }
-        Some(value)
+        (value, old != u16::from(value))
     }
 
-    /// What a write does to other registers.
+    /// Notes that all motions are zero.
     #[inline(always)]
-    fn act(&mut self, register: usize, changed: bool) {
-        match register {
-            // A player's graphics take effect for delayed players when the other's are written.
-            GRP0 if changed => self.values[GRP1] |= COUNTS,
-            GRP1 if changed => self.values[GRP0] |= COUNTS,
-            // So does the ball, when player 1's are.
-            ENABL if changed => self.values[GRP1] |= COUNTS,
-            HMCLR => self.values[HMP0..=HMBL].fill(0),
-            _ => {}
-        }
+    pub(crate) fn clear_motions(&mut self) {
+        self.values[HMP0..=HMBL].fill(0);
     }
 }
 
@@ -69,9 +61,43 @@ const GRP1: usize = 0x1C;
 const ENABL: usize = 0x1F;
 const HMP0: usize = 0x20;
 const HMBL: usize = 0x24;
-const HMCLR: usize = 0x2B;
+/// No register.
+const NONE: u8 = 0;
 
-const ACTS_ON_OTHERS: u64 = 1 << GRP0 | 1 << GRP1 | 1 << ENABL | 1 << HMCLR;
+/// What writes to a register do here.
+#[derive(Clone, Copy)]
+#[repr(C, align(4))]
+struct Effect {
+    /// [`COUNTS`] where even a repeated write acts.
+    always: u16,
+    /// The bits that the chip looks at.
+    bits: u8,
+    /// The register whose next write counts after this one has changed: a player's graphics take
+    /// effect for delayed players when the other's are written, and the ball when player 1's are.
+    wakes: u8,
+}
+
+const EFFECTS: [Effect; 64] = {
+    let mut effects = [Effect {
+        always: 0,
+        bits: 0,
+        wakes: 0,
+    }; 64];
+    let mut register = 0;
+    while register < 64 {
+        effects[register] = Effect {
+            always: ALWAYS[register],
+            bits: BITS[register],
+            wakes: match register {
+                GRP0 | ENABL => GRP1 as u8,
+                GRP1 => GRP0 as u8,
+                _ => NONE,
+            },
+        };
+        register += 1;
+    }
+    effects
+};
 
 /// The bits of each register that the chip looks at.
 const BITS: [u8; 64] = {
@@ -84,6 +110,8 @@ const BITS: [u8; 64] = {
             0x0D | HMP0..=HMBL => 0xF0,
             0x1D..=ENABL | 0x28 | 0x29 => 0x02,
             0x25..=0x27 => 0x01,
+            // Strobes.
+            0x10..=0x14 | 0x2A..=0x2C => 0x00,
             _ => 0xFF,
         };
         register += 1;

@@ -93,6 +93,22 @@ struct Turn {
     frames: Option<Frames>,
 }
 
+/// Which of a turn's frames one is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    BeforeLast,
+    Last,
+}
+
+/// What one frame led to.
+struct Played {
+    reward: i32,
+    /// Whether the game is over or cut off.
+    done: bool,
+    /// Whether the frame was drawn as it was played.
+    drawn: bool,
+}
+
 impl AtariEnv {
     /// An environment of a game.
     ///
@@ -243,7 +259,9 @@ impl Running {
             let minimal = self.ale.game().minimal_actions;
             for _ in 0..draws.times(least, settings.noop_max) {
                 let done = match settings.start {
-                    Start::Noops | Start::NoopsOrNone => self.play(Press::NOOP, settings, draws).1,
+                    Start::Noops | Start::NoopsOrNone => {
+                        self.play(Press::NOOP, settings, draws, None).done
+                    }
                     Start::RandomActions => {
                         let press = Press::new(minimal[draws.choice(minimal.len())]);
                         let turn = self.turn(press.unwrap_or(Press::NOOP), settings, draws);
@@ -271,22 +289,44 @@ impl Running {
         self.episode.rewarded_at = self.ale.frame_numbers().1;
     }
 
-    /// One frame, or two to four by chance: the reward, and whether the game is over or cut off.
-    fn play(&mut self, press: Press, settings: &Settings, draws: &mut impl Draws) -> (i32, bool) {
+    /// One frame, or two to four by chance.
+    ///
+    /// A frame that will be looked at is drawn on the way where that can be: `looked_at` says
+    /// whether it is the last of a turn or the one before.
+    fn play(
+        &mut self,
+        press: Press,
+        settings: &Settings,
+        draws: &mut impl Draws,
+        looked_at: Option<Place>,
+    ) -> Played {
         let frames = match settings.skip {
             Skip::Fixed(_) => 1,
             Skip::Random => draws.frames(),
         };
-        let mut reward = 0;
+        let (mut reward, mut drawn) = (0, false);
         for _ in 0..frames {
-            reward += self.ale.act(press).reward;
+            let outcome = match looked_at {
+                Some(place) => {
+                    let last = place == Place::Last;
+                    let outcome;
+                    (outcome, drawn) = self.picture.play(&mut self.ale, press, last);
+                    outcome
+                }
+                None => self.ale.act(press),
+            };
+            reward += outcome.reward;
         }
         let frame = self.ale.frame_numbers().1;
         if reward != 0 {
             self.episode.rewarded_at = frame;
         }
         let done = self.ale.outcome().terminal || self.truncated(settings);
-        (reward, done)
+        Played {
+            reward,
+            done,
+            drawn,
+        }
     }
 
     fn truncated(&self, settings: &Settings) -> bool {
@@ -302,12 +342,23 @@ impl Running {
             Skip::Random => 1,
         };
         let mut turn = Turn::default();
-        let mut played = 0;
+        let (mut played, mut drawn_in_a_row) = (0, 0);
         let mut lost = false;
         while played < skip {
-            let (reward, done) = self.play(press, settings, draws);
+            let looked_at = match skip - played {
+                _ if !self.picture.draws_while_playing() => None,
+                1 => Some(Place::Last),
+                2 => Some(Place::BeforeLast),
+                _ => None,
+            };
+            let Played {
+                reward,
+                done,
+                drawn,
+            } = self.play(press, settings, draws, looked_at);
             turn.reward += reward;
             played += 1;
+            drawn_in_a_row = if drawn { drawn_in_a_row + 1 } else { 0 };
             if settings.life_loss == LifeLoss::Resets {
                 lost |= self.ale.outcome().lives < self.episode.lives;
                 self.episode.lives = self.ale.outcome().lives;
@@ -329,6 +380,7 @@ impl Running {
         // is shown is the last picture, into which the frame before the end may have come.
         turn.frames = match (ended, skip) {
             (false, 1) => Some(Frames::Last),
+            (false, _) if drawn_in_a_row >= 2 => Some(Frames::LastTwoDrawn),
             (false, _) => Some(Frames::LastTwo),
             (true, 2..) if played == skip => Some(Frames::ShownAndBefore),
             (true, _) => None,

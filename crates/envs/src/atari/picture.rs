@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use starling_atari::ale::Ale;
+use starling_atari::controllers::Action as Press;
+use starling_atari::games::Outcome;
 use starling_atari::palette;
 use starling_atari::picture::{Resizer, SIDE, pool};
 
@@ -56,6 +58,8 @@ pub(super) enum Frames {
     Last,
     /// The maximum of the last two.
     LastTwo,
+    /// The same, where [`Picture::play`] has drawn both.
+    LastTwoDrawn,
     /// The maximum of the picture that was shown last and the frame before the last.
     ShownAndBefore,
 }
@@ -122,6 +126,21 @@ impl Picture {
         self.full = full;
     }
 
+    /// Whether frames can be drawn as they are played.
+    pub(super) fn draws_while_playing(&self) -> bool {
+        matches!(self.way, Way::Area(_))
+    }
+
+    /// Plays a frame and draws it, as the last one or the one before it. Says also whether it
+    /// could be drawn.
+    pub(super) fn play(&self, ale: &mut Ale, press: Press, last: bool) -> (Outcome, bool) {
+        SCRATCH.with_borrow_mut(|(other, indices)| {
+            let pixels = if last { other } else { indices };
+            pixels.resize(self.height * WIDTH, 0);
+            ale.act_and_draw(press, &self.grays, pixels)
+        })
+    }
+
     /// Draws frames and writes what an observation shows of them. `out` holds what was written
     /// last: where pictures are resized by area, only rows that change are made anew.
     pub(super) fn draw(&mut self, ale: &Ale, frames: Frames, out: &mut [u8]) {
@@ -141,6 +160,7 @@ impl Picture {
                         console.shaded_screens(&self.grays, other, indices);
                         pool(&mut self.full, other, Some(indices))
                     }
+                    Frames::LastTwoDrawn => pool(&mut self.full, other, Some(indices)),
                     Frames::ShownAndBefore => {
                         other.copy_from_slice(&self.full);
                         console.shaded_screen(true, &self.grays, indices);
@@ -177,7 +197,7 @@ impl Picture {
                 for before in [false, true] {
                     let wanted = match frames {
                         Frames::Last => !before,
-                        Frames::LastTwo => true,
+                        Frames::LastTwo | Frames::LastTwoDrawn => true,
                         Frames::ShownAndBefore => before,
                     };
                     if !wanted {

@@ -1,53 +1,22 @@
 //! The beam: the TIA's picture registers, its five movable objects, and the pixels they make.
 //!
-//! [`Beam::write`] replays one register write. A line is six sets of pixels, one per object;
+//! [`Beam::write`] (in `registers`) replays one register write. A line is six sets of pixels, one per object;
 //! overlaps of sets are collisions, and their order of priority gives colours. An object that
 //! changes while the beam is inside a line is cut there: what it has shown so far is kept, and the
 //! line is looked at as a whole when the beam has left it.
 
+mod registers;
+mod screen;
+
 use serde::{Deserialize, Serialize};
 
+use super::LINE_CLOCKS;
 use super::lines::{self, EMPTY, Line, WIDTH};
-use super::motion;
-use super::objects::{
-    BL, M0, M1, Moment, P0, P1, PAIRS, PAIRS_OF, PAIRS_WITH, PF, Sketch, StarShape,
-};
-use super::{LINE_CLOCKS, Write};
+use super::objects::{M0, PAIRS, PAIRS_OF, PAIRS_WITH, PF, Sketch, StarShape};
+pub(crate) use screen::{Look, NoScreen, Screen};
 
 /// Clocks of a line before its first pixel.
 const BLANK: u32 = 68;
-
-/// Where the beam's pixels go.
-pub(crate) trait Screen {
-    /// Whether pixels are wanted; a beam that draws looks for no collisions, for another one does.
-    const DRAWS: bool;
-    /// Draws the pixels `from..to` of a row, counted from the top of the picture; nothing but
-    /// black where there is no look.
-    fn draw(&mut self, row: u32, from: u32, to: u32, look: Option<Look<'_>>);
-}
-
-/// How a span of a line looks.
-pub(crate) struct Look<'a> {
-    /// The pixels of the six objects, valid where `live` has their bit.
-    pub(crate) objects: &'a [Line; 6],
-    pub(crate) live: u32,
-    /// The palette indices of player 0, player 1, playfield and background.
-    pub(crate) colours: [u8; 4],
-    /// The control register: its bits 1 and 2 say how the playfield is coloured and placed.
-    pub(crate) control: u8,
-    /// Whether the line's first eight pixels are black.
-    pub(crate) comb: bool,
-    /// Whether all this is as it was when the whole row above was drawn.
-    pub(crate) same: bool,
-}
-
-/// Nobody looks.
-pub(crate) struct NoScreen;
-
-impl Screen for NoScreen {
-    const DRAWS: bool = false;
-    fn draw(&mut self, _row: u32, _from: u32, _to: u32, _look: Option<Look<'_>>) {}
-}
 
 /// A clock before all frames.
 const LONG_AGO: i32 = i32::MIN / 2;
@@ -249,170 +218,11 @@ impl Beam {
         (self.vblank || self.line_start >= self.window.1).then_some(self.collided)
     }
 
-    /// Replays one write: lets the beam run up to the clock at which the write shows, if it
-    /// changes pixels or collisions at all, then changes the register.
-    #[inline(always)]
-    pub(crate) fn write<S: Screen>(&mut self, write: Write, screen: &mut S) {
-        let clock = write.clock();
-        let (register, value) = (write.register(), write.value());
-        match register {
-            0x01 => {
-                let vblank = value & 2 != 0;
-                if self.vblank != vblank {
-                    self.settle(clock + 1, screen);
-                    self.counts_from = self.place();
-                    self.vblank = vblank;
-                    self.changed = Changed(true);
-                }
-            }
-            0x04 | 0x05 => {
-                let player = usize::from(register - 0x04);
-                if self.sizes[player] != value
-                    || self.skip_first[player]
-                    || self.star_shape != StarShape::Plain
-                {
-                    self.reach(clock + 8, screen);
-                    self.cut::<S>(player);
-                    self.cut::<S>(M0 + player);
-                    self.sizes[player] = value;
-                    self.plain_star(player);
-                    self.skip_first[player] = false;
-                }
-            }
-            0x06..=0x09 => {
-                let colour = &mut self.colours[usize::from(register - 0x06)];
-                if !S::DRAWS {
-                    *colour = value & 0xFE;
-                } else if *colour != value & 0xFE {
-                    self.settle(clock, screen);
-                    self.colours[usize::from(register - 0x06)] = value & 0xFE;
-                    self.changed = Changed(true);
-                }
-            }
-            0x0A if self.control != value || self.reflect != (value & 1 != 0) => {
-                if S::DRAWS {
-                    self.settle(clock, screen);
-                } else {
-                    self.reach(clock, screen);
-                }
-                self.cut::<S>(BL);
-                self.cut::<S>(PF);
-                self.control = value;
-                // The right half keeps its kind once the beam is there.
-                if clock % LINE_CLOCKS < BLANK + 79 {
-                    self.reflect = value & 1 != 0;
-                }
-            }
-            0x0B | 0x0C => {
-                let player = usize::from(register - 0x0B);
-                let mirrored = value & 8 != 0;
-                if self.mirrored[player] != mirrored {
-                    self.reach(clock + 1, screen);
-                    self.cut::<S>(player);
-                    self.mirrored[player] = mirrored;
-                }
-            }
-            0x0D..=0x0F => {
-                let (mask, bits) = playfield_part(register, value);
-                if self.playfield & mask != bits {
-                    // The phase in the line: it has a multiple of four cycles.
-                    let delay = [4, 5, 2, 3][usize::from(write.cycle() & 3)];
-                    self.reach(clock + delay, screen);
-                    self.cut::<S>(PF);
-                    self.playfield = (self.playfield & !mask) | bits;
-                }
-            }
-            0x10 | 0x11 => self.place_player(usize::from(register - 0x10), clock, screen),
-            0x12 | 0x13 => {
-                let missile = M0 + usize::from(register - 0x12);
-                self.reach(clock + 8, screen);
-                self.cut::<S>(missile);
-                self.plain_star(missile - M0);
-                self.place_small(missile, clock);
-            }
-            0x14 => {
-                self.reach(clock, screen);
-                self.cut::<S>(BL);
-                self.place_small(BL, clock);
-            }
-            0x1B | 0x1C => self.write_graphics(usize::from(register - 0x1B), value, clock, screen),
-            0x1D | 0x1E => {
-                let player = usize::from(register - 0x1D);
-                let on = value & 2 != 0;
-                if self.missiles_on[player] != on {
-                    self.reach(clock, screen);
-                    self.cut::<S>(M0 + player);
-                    self.missiles_on[player] = on;
-                }
-            }
-            0x1F => {
-                let on = value & 2 != 0;
-                if self.ball_on != on {
-                    if !self.ball_delayed {
-                        self.reach(clock, screen);
-                        self.cut::<S>(BL);
-                    }
-                    self.ball_on = on;
-                }
-            }
-            0x22 => {
-                // A motion changed from 7 to 6 just as its last clock is due never ends.
-                let due = clock as i32 == self.hmove_clock + 63;
-                if due && self.motions[M0] == 0x70 && value & 0xF0 == 0x60 {
-                    self.stars = true;
-                    self.star_phase = 0;
-                }
-                self.motions[M0] = value & 0xF0;
-            }
-            0x20..=0x24 => self.motions[usize::from(register - 0x20)] = value & 0xF0,
-            0x25 | 0x26 => {
-                let player = usize::from(register - 0x25);
-                let delayed = value & 1 != 0;
-                if self.delayed[player] != delayed {
-                    self.reach(clock, screen);
-                    self.cut::<S>(player);
-                    self.delayed[player] = delayed;
-                }
-            }
-            0x27 => {
-                let delayed = value & 1 != 0;
-                if self.ball_delayed != delayed {
-                    self.reach(clock, screen);
-                    self.cut::<S>(BL);
-                    self.ball_delayed = delayed;
-                }
-            }
-            0x28 | 0x29 => {
-                let player = usize::from(register - 0x28);
-                let lock = value & 2 != 0;
-                if self.locked[player] != lock {
-                    self.reach(clock, screen);
-                    self.cut::<S>(M0 + player);
-                    self.lock_missile(player, lock);
-                }
-            }
-            0x2A => {
-                self.reach(clock, screen);
-                self.strobe_motion::<S>(usize::from(write.cycle() % 76), clock);
-            }
-            0x2B => self.motions = [0; 5],
-            0x2C => {
-                self.reach(clock, screen);
-                self.counts_from = self.place();
-                self.collided = 0;
-                self.sketch.apart = 0;
-            }
-            _ => {}
-        }
-    }
-
     /// Lets the beam run up to `clock`, and draws or looks for collisions up to there.
     pub(crate) fn settle<S: Screen>(&mut self, clock: u32, screen: &mut S) {
-        self.reach(clock, screen);
-        let place = self.place();
-        if S::DRAWS {
-            self.draw(place, screen);
-        } else {
+        self.reach_and_draw(clock, screen);
+        if S::COLLIDES {
+            let place = self.place();
             self.collide(place);
             // The blanked pixels are behind the beam.
             if place >= 8 {
@@ -421,29 +231,12 @@ impl Beam {
         }
     }
 
-    /// GRP0 and GRP1: each also makes the other player's last graphics its old ones.
-    #[inline(always)]
-    fn write_graphics<S: Screen>(&mut self, player: usize, value: u8, clock: u32, screen: &mut S) {
-        let other = 1 - player;
-        let new = !self.delayed[player] && self.graphics[player] != value;
-        let late = self.delayed[other] && self.old_graphics[other] != self.graphics[other];
-        let ball = player == P1 && self.ball_delayed && self.old_ball_on != self.ball_on;
-        if new || late || ball {
-            self.reach(clock + 1, screen);
-            if new {
-                self.cut::<S>(player);
-            }
-            if late {
-                self.cut::<S>(other);
-            }
-            if ball {
-                self.cut::<S>(BL);
-            }
-        }
-        self.graphics[player] = value;
-        self.old_graphics[other] = self.graphics[other];
-        if player == P1 {
-            self.old_ball_on = self.ball_on;
+    /// Lets the beam run up to `clock`, and draws up to there.
+    fn reach_and_draw<S: Screen>(&mut self, clock: u32, screen: &mut S) {
+        self.reach(clock, screen);
+        if S::DRAWS {
+            let place = self.place();
+            self.draw(place, screen);
         }
     }
 
@@ -461,7 +254,8 @@ impl Beam {
         while self.clock > self.line_start + LINE_CLOCKS && self.line_start < self.window.1 {
             if S::DRAWS {
                 self.draw(WIDTH as u8, screen);
-            } else {
+            }
+            if S::COLLIDES {
                 self.collide(WIDTH as u8);
             }
             self.comb = self.comb_next;
@@ -470,12 +264,19 @@ impl Beam {
             self.line_start += LINE_CLOCKS;
             self.row += 1;
             // Below the picture the beam is not followed.
-            if self.line_start < self.window.1 {
-                self.end_line();
+            if self.turns() && self.line_start < self.window.1 {
+                self.end_line::<S>();
             }
         }
     }
 
+    /// Whether anything changes at the end of a line.
+    #[inline(always)]
+    fn turns(&self) -> bool {
+        self.skip_first != [false; 2] || self.reflect != (self.control & 1 != 0) || self.stars
+    }
+
+    #[inline(always)]
     fn start_line(&mut self) {
         self.counts_from = 0;
         self.drawn = 0;
@@ -504,7 +305,7 @@ impl Beam {
         if self.clock > self.line_start + BLANK {
             self.cut_inside::<S>(object);
         }
-        self.touch(object);
+        self.touch::<S>(object);
     }
 
     fn cut_inside<S: Screen>(&mut self, object: usize) {
@@ -581,16 +382,19 @@ impl Beam {
 
     /// Looks for collisions in the current line up to a pixel. They latch: a pair that has met
     /// once, or that had a whole line to meet in as it is, need not be looked at.
+    #[inline(always)]
     fn collide(&mut self, to: u8) {
-        if to <= self.counts_from || self.vblank {
-            return;
-        }
         let live = self.live();
         let met_or_apart = self.collided | self.sketch.apart;
         let pairs = u32::from(PAIRS_OF[(live | self.cut) as usize & 63]) & !met_or_apart;
-        if pairs == 0 {
-            return;
+        if pairs != 0 && to > self.counts_from && !self.vblank {
+            self.collide_pairs(pairs, to);
         }
+    }
+
+    /// Looks whether some pairs meet in the current line up to a pixel.
+    fn collide_pairs(&mut self, pairs: u32, to: u8) {
+        let live = self.live();
         let whole = self.counts_from == 0 && u32::from(to) == WIDTH;
         let span = lines::span(self.counts_from, to);
         self.refresh(live);
@@ -605,17 +409,17 @@ impl Beam {
     }
 
     /// What happens when the beam turns, noticed when it is inside the next line.
-    fn end_line(&mut self) {
+    fn end_line<S: Screen>(&mut self) {
         for player in 0..2 {
             if self.skip_first[player] {
                 self.skip_first[player] = false;
-                self.touch(player);
+                self.touch::<S>(player);
             }
         }
         let reflect = self.control & 1 != 0;
         if reflect != self.reflect {
             self.reflect = reflect;
-            self.touch(PF);
+            self.touch::<S>(PF);
         }
         if self.stars {
             self.star_phase = (self.star_phase + 1) & 3;
@@ -627,102 +431,15 @@ impl Beam {
             };
             self.star_shape = shape;
             self.positions[M0] = moved(self.positions[M0], -step);
-            self.touch(M0);
+            self.touch::<S>(M0);
         }
     }
 
     #[inline(always)]
-    fn touch(&mut self, object: usize) {
+    fn touch<S: Screen>(&mut self, object: usize) {
         self.sketch.touch(object);
-        self.changed = Changed(true);
-    }
-
-    fn plain_star(&mut self, player: usize) {
-        if player == 0 {
-            self.star_shape = StarShape::Plain;
-        }
-    }
-
-    /// RESP0 and RESP1.
-    fn place_player<S: Screen>(&mut self, player: usize, clock: u32, screen: &mut S) {
-        self.reach(clock, screen);
-        let new = reset_position(clock % LINE_CLOCKS, 5, 3);
-        let old = self.positions[player];
-        let moment = Moment::of(self.sizes[player], old, new);
-        if moment == Moment::Drawing {
-            self.reach(clock + 11, screen);
-        }
-        self.cut::<S>(player);
-        self.positions[player] = new;
-        self.skip_first[player] = moment != Moment::Starting;
-    }
-
-    /// RESM0, RESM1 and RESBL.
-    fn place_small(&mut self, object: usize, clock: u32) {
-        self.positions[object] = self
-            .odd_place(object, clock)
-            .unwrap_or_else(|| reset_position(clock % LINE_CLOCKS, 4, 2));
-    }
-
-    /// Where a missile or the ball lands whose reset meets the clocks of an HMOVE that is still
-    /// running: the seven cases that the reference knows.
-    fn odd_place(&self, object: usize, clock: u32) -> Option<u8> {
-        let cycle = clock as i32 % LINE_CLOCKS as i32 / 3;
-        let strobed = cycle - (clock as i32 - self.hmove_clock) / 3;
-        match (object, strobed, cycle) {
-            (BL | M1, 3, 6) => Some(3),
-            (BL, 3, 9) => Some(5),
-            (BL, 3, 10) => Some(6),
-            (BL, 2, 20) | (BL, 5, 23) => Some(10),
-            (M0, 3, 23) => Some(8),
-            _ => None,
-        }
-    }
-
-    /// RESMP0 and RESMP1: a missile let go starts from its player's middle.
-    fn lock_missile(&mut self, player: usize, lock: bool) {
-        if self.locked[player] && !lock {
-            let middle = match self.sizes[player] & 7 {
-                5 => 8,
-                7 => 16,
-                _ => 4,
-            };
-            self.positions[M0 + player] = moved(self.positions[player], middle);
-        }
-        self.locked[player] = lock;
-    }
-
-    /// HMOVE.
-    #[inline(always)]
-    fn strobe_motion<S: Screen>(&mut self, cycle: usize, clock: u32) {
-        if self.combs && motion::blanks(cycle) {
-            if self.place() < 8 {
-                self.comb = true;
-            } else {
-                self.comb_next = true;
-            }
-        }
-        for player in [P0, P1] {
-            if self.skip_first[player] {
-                self.cut::<S>(player);
-                self.skip_first[player] = false;
-            }
-        }
-        self.stars = false;
-        if self.star_shape != StarShape::Plain {
-            self.cut::<S>(M0);
-            self.star_shape = StarShape::Plain;
-        }
-        self.hmove_clock = clock as i32;
-        if self.motions == [0; 5] && motion::rests(cycle) {
-            return;
-        }
-        for object in P0..=BL {
-            let pixels = motion::motion(cycle, self.motions[object]);
-            if pixels != 0 {
-                self.cut::<S>(object);
-                self.positions[object] = moved(self.positions[object], pixels);
-            }
+        if S::DRAWS {
+            self.changed = Changed(true);
         }
     }
 }
@@ -760,25 +477,6 @@ impl Default for Changed {
 impl PartialEq for Changed {
     fn eq(&self, _other: &Self) -> bool {
         true
-    }
-}
-
-/// Which of the playfield's 20 bits a register holds, and what a value makes of them.
-#[inline(always)]
-fn playfield_part(register: u8, value: u8) -> (u32, u32) {
-    match register {
-        0x0D => (0x0_000F, u32::from(value >> 4)),
-        0x0E => (0x0_0FF0, u32::from(value.reverse_bits()) << 4),
-        _ => (0xF_F000, u32::from(value) << 12),
-    }
-}
-
-/// Where an object lands that is reset at clock `place` of a line.
-fn reset_position(place: u32, latency: u32, in_blank: u8) -> u8 {
-    if place < BLANK {
-        in_blank
-    } else {
-        ((place - BLANK + latency) % WIDTH) as u8
     }
 }
 
