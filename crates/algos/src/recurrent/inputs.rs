@@ -60,10 +60,6 @@ impl SequenceInputs {
 
     /// Takes over a batch of the same shape and the chance of one update.
     pub(crate) fn load(&self, batch: &SequenceBatch, chance: &[u8]) {
-        let load = |column: &Staging, bytes: &[u8]| {
-            column.write(0, bytes);
-            column.upload();
-        };
         for (columns, arrays) in [
             (&self.obs, &batch.obs),
             (&self.records, &batch.records),
@@ -71,11 +67,11 @@ impl SequenceInputs {
         ] {
             let arrays = arrays.leaves().into_iter();
             for ((_, column), (_, array)) in columns.leaves().into_iter().zip(arrays) {
-                load(column, array.bytes());
+                column.load(array);
             }
         }
         if let (Some(column), Some(array)) = (&self.legal, &batch.legal) {
-            load(column, array.bytes());
+            column.load(array);
         }
         for (column, array) in [
             (&self.actions, &batch.actions),
@@ -90,9 +86,10 @@ impl SequenceInputs {
             (&self.bootstrap, &batch.bootstrap),
             (&self.weights, &batch.weights),
         ] {
-            load(column, array.bytes());
+            column.load(array);
         }
-        load(&self.chance, chance);
+        self.chance.write(0, chance);
+        self.chance.upload();
     }
 
     /// B.
