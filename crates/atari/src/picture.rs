@@ -278,7 +278,7 @@ fn divide_narrow(weighed: u16) -> (u8, bool) {
     /// The reciprocal of an eighth of the sum, times 2^20.
     const RECIPROCAL: u32 = (1 << 20) / (NARROW_SUM as u32 / 8) + 1;
     let weighed = weighed.wrapping_add(NARROW_SUM / 2);
-    let quotient = (u32::from(weighed >> 3) * RECIPROCAL >> 16) as u16 >> 4;
+    let quotient = ((u32::from(weighed >> 3) * RECIPROCAL) >> 16) as u16 >> 4;
     (quotient as u8, quotient.wrapping_mul(NARROW_SUM) == weighed)
 }
 
