@@ -35,10 +35,11 @@
 //!
 //! **The picture is lazy.** A write to a picture register is only logged, as cycle, register and
 //! value, and not even that if the register holds the value already. The beam replays the log when
-//! the program reads a collision, and once at the end of a frame; the pixels of a frame are drawn
-//! from the log when somebody asks, and never for the frames that are skipped. A frame is kept as
-//! its log, some KiB, not as pixels; two frames on end are drawn together as long as their logs are
-//! the same.
+//! the program reads a collision, and once at the end of a frame. Who knows that a frame will be
+//! looked at has it drawn in that same replay ([`ale::Ale::act_and_draw`]); else its pixels are
+//! drawn from the log when somebody asks, and never for the frames that are skipped. A frame is
+//! kept as its log, some KiB, not as pixels; two frames on end that are drawn later are drawn
+//! together as long as their logs are the same.
 //!
 //! **A line is a set of bits.** Each of the six objects is a set of the line's 160 pixels. An
 //! object that changes inside a line is cut there, and the line is looked at once, as a whole.

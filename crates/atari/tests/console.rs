@@ -179,6 +179,53 @@ fn frames_are_drawn_together_as_they_are_alone() {
     }
 }
 
+/// Plays some frames on two consoles, of which one draws each as it runs: the pictures are those
+/// that the other draws afterwards, and nothing else differs. Gives back how many were drawn.
+fn drawn_while_running(rom: &Arc<Rom>, frames: u32, name: &str) -> u32 {
+    let shades = std::array::from_fn(|index| index as u8 ^ 0x55);
+    let mut console = Console::new(Arc::clone(rom));
+    let mut drawing = Console::new(Arc::clone(rom));
+    let mut noise = Noise(9);
+    let mut pixels = vec![0; console.height() * 160];
+    let mut afterwards = pixels.clone();
+    let mut drawn = 0;
+    for frame in 0..frames {
+        let action = noise.action();
+        for console in [&mut console, &mut drawing] {
+            console.inputs().act(action, Action::NOOP);
+            console.inputs().switches((80..84).contains(&frame), false);
+        }
+        console.run_frame();
+        let whole = drawing.run_and_draw_frame(&shades, &mut pixels);
+        assert!(console.ram() == drawing.ram(), "frame {frame} of {name}");
+        console.shaded_screen(false, &shades, &mut afterwards);
+        if whole {
+            drawn += 1;
+            assert!(pixels == afterwards, "picture of frame {frame} of {name}");
+        }
+        drawing.shaded_screen(false, &shades, &mut pixels);
+        assert!(pixels == afterwards, "frame {frame} of {name}, drawn again");
+    }
+    drawn
+}
+
+#[test]
+fn frames_are_drawn_while_they_run_as_they_are_afterwards() {
+    for seed in 0..12 {
+        let size = [2048, 4096, 8192, 16384][seed as usize % 4];
+        drawn_while_running(&noise_rom(size, seed + 50), 100, &format!("noise {seed}"));
+    }
+    let Some(roms) = rom_folder().filter(|folder| folder.is_dir()) else {
+        eprintln!("SKIPPED: no ROMs; set STARLING_ROMS to a folder that has them");
+        return;
+    };
+    for game in ["seaquest", "star_gunner", "qbert", "pitfall2", "robotank"] {
+        let bytes = std::fs::read(roms.join(format!("{game}.bin"))).unwrap();
+        let drawn = drawn_while_running(&Arc::new(Rom::new(&bytes).unwrap()), 240, game);
+        assert!(drawn > 200, "{drawn} of 240 frames of {game}");
+    }
+}
+
 #[test]
 fn images_of_other_sizes_are_refused() {
     for size in [0, 1, 2047, 2049, 4095, 10239, 10496, 32768] {
