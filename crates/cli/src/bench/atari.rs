@@ -309,7 +309,12 @@ fn measure_thread(game: &str, envs: usize, thread: usize) -> Result<f64, BenchEr
 
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 0 => (values[middle - 1] + values[middle]) / 2.0,
+        _ => values[middle],
+    }
 }
 
 /// What a peer's program prints; `None` if it fails.
