@@ -151,14 +151,23 @@ impl Replay {
         if let Some(priorities) = priorities {
             check_priorities(priorities, steps * envs)?;
         }
-        for b in 0..envs {
-            let stream = stream_base + b;
-            let mut ring = self.write(stream);
+        let store = |b: usize, ring: &mut Ring| {
             let before = ring.entries;
             if !ring.insert(&self.plan, &input.column(b), &self.largest) {
                 self.breaks.fetch_add(1, Ordering::Relaxed);
             }
-            self.publish(stream, &ring, before);
+            self.publish(stream_base + b, ring, before);
+        };
+        // Streams that are being read are left for the end; see `update_priorities`.
+        let mut busy = Vec::new();
+        for b in 0..envs {
+            match self.rings[stream_base + b].try_write() {
+                Ok(mut ring) => store(b, &mut ring),
+                Err(_) => busy.push(b),
+            }
+        }
+        for b in busy {
+            store(b, &mut self.write(stream_base + b));
         }
         let inserted = (steps * envs) as u64;
         self.inserted_steps.fetch_add(inserted, Ordering::Relaxed);

@@ -45,8 +45,11 @@ pub(super) fn run(python: Option<&str>, full: bool, out: &mut dyn Write) -> Resu
     let ours = transitions(capacity, out)?;
     for name in ["torchrl", "cpprb", "rlpyt"] {
         if let Some((_, speed, what)) = peer(name) {
-            let ratio = ours / speed;
-            writeln!(out, "  {ratio:.1} x {what}: {speed:.0} cycles/s")?;
+            let [one, two] = ours.map(|ours| ours / speed);
+            writeln!(
+                out,
+                "  {one:.1} x, on two threads {two:.1} x {what}: {speed:.0} cycles/s"
+            )?;
         }
     }
     Ok(())
@@ -121,8 +124,8 @@ fn sum_tree(peers: &[Option<&Peer>], out: &mut dyn Write) -> Result<(), BenchErr
 }
 
 /// Replays of `capacity` frames: plain, and beside it compressed ones of several games. Returns
-/// cycles per second of the plain one.
-fn transitions(capacity: usize, out: &mut dyn Write) -> Result<f64, BenchError> {
+/// cycles per second of the plain one, on one thread and on two.
+fn transitions(capacity: usize, out: &mut dyn Write) -> Result<[f64; 2], BenchError> {
     let config = ReplayConfig {
         capacity_steps: capacity,
         n_steps: 3,
@@ -141,7 +144,7 @@ fn transitions(capacity: usize, out: &mut dyn Write) -> Result<f64, BenchError> 
     let noise = noise();
     let shown = games.first().map_or(&noise, |(_, rollouts)| rollouts);
     let mut plain = Filled::new(config.clone(), shown, "plain", out)?;
-    let copies = plain.beside_copies(out)?;
+    let cycles = [plain.beside_copies(out)?, plain.ahead_beside_copies(out)?];
     plain.beside_writers(out)?;
     plain.snapshots(out)?;
     for (game, rollouts) in &games {
@@ -163,7 +166,7 @@ fn transitions(capacity: usize, out: &mut dyn Write) -> Result<f64, BenchError> 
         compressed.beside_writers(out)?;
         compressed.snapshots(out)?;
     }
-    Ok(copies)
+    Ok(cycles)
 }
 
 /// A full replay and what it is fed with.
@@ -248,6 +251,39 @@ impl<'a> Filled<'a> {
         writeln!(
             out,
             "  insert 64 + sample + update, one thread: {cycles:.0} cycles/s, {:.2} of a plain copy of the same bytes ({copies:.0} /s)",
+            cycles / copies
+        )?;
+        Ok(cycles)
+    }
+
+    /// The same on two threads: one thread inserts and gives priorities back while two draw ahead,
+    /// in turns with two threads that copy half of a batch each.
+    fn ahead_beside_copies(&mut self, out: &mut dyn Write) -> Result<f64, BenchError> {
+        let bytes = BATCH * SHAPE.iter().product::<usize>();
+        let frames = self.replay.config().capacity_steps * SHAPE[1] * SHAPE[2];
+        let source = vec![1u8; frames.clamp(2 * bytes, 1_000_000_000)];
+        let mut parts = source.chunks_exact(bytes).cycle();
+        let mut targets = [vec![0u8; bytes], vec![0u8; bytes]];
+        let copy = &mut || {
+            std::thread::scope(|scope| {
+                for (target, part) in targets.iter_mut().zip(&mut parts) {
+                    scope.spawn(|| {
+                        target.copy_from_slice(part);
+                        black_box(target);
+                    });
+                }
+            });
+            Ok(())
+        };
+        let mut learner = self.prefetcher()?;
+        let cycle = &mut || {
+            self.insert()?;
+            learner.next()
+        };
+        let [copies, cycles] = alternate([copy, cycle])?;
+        writeln!(
+            out,
+            "  the same, drawn ahead by two threads: {cycles:.0} cycles/s, {:.2} of a plain copy by two threads ({copies:.0} /s)",
             cycles / copies
         )?;
         Ok(cycles)
