@@ -5,7 +5,6 @@
 //! that was cut off is bootstrapped from its final observation.
 
 use serde::{Deserialize, Serialize};
-use starling_envs::{Rng, stream};
 use starling_nets::{
     Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor,
     clip_global_norm,
@@ -13,7 +12,7 @@ use starling_nets::{
 
 use crate::actor_critic::{Model, Prepared, normalized};
 use crate::config::{ConfigError, refuse, require, require_schedule};
-use crate::registry::{load_learner, save_learner};
+use crate::trained::Trained;
 use crate::{
     Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved, Spaces,
 };
@@ -124,14 +123,11 @@ impl Algorithm for A2c {
     }
 
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
-        let mut rng = stream(seed, "learner", 0);
-        let params = Params::init(&self.model.layout, &mut rng, device).trainable();
+        let optimizer = self.config.optimizer;
         Box::new(A2cLearner {
-            optimizer: Optimizer::new(self.config.optimizer, params.flat()),
             config: self.config.clone(),
             model: self.model.clone(),
-            params,
-            rng,
+            trained: Trained::new(&self.model.layout, optimizer, seed, device),
             prepared: None,
             graph: Graph::new(device, true),
         })
@@ -177,9 +173,7 @@ const REPORTED: [&str; 5] = ["loss", "policy_loss", "value_loss", "entropy", "gr
 struct A2cLearner {
     config: Config,
     model: Model,
-    params: Params,
-    optimizer: Optimizer,
-    rng: Rng,
+    trained: Trained,
     prepared: Option<Prepared>,
     graph: Graph<Tensor>,
 }
@@ -191,7 +185,7 @@ impl Learner for A2cLearner {
         };
         let config = &self.config;
         let (gamma, lambda) = (config.gamma, config.gae_lambda);
-        let (model, params) = (&self.model, &self.params);
+        let (model, params) = (&self.model, &self.trained.params);
         let loaded = Prepared::load(&mut self.prepared, model, params, rollouts, gamma, lambda)?;
         let Some(whole) = &self.prepared else {
             return Err(LearnError::Mismatch);
@@ -200,8 +194,8 @@ impl Learner for A2cLearner {
             self.graph.reset();
         }
         let learning_rate = config.learning_rate.at(progress.fraction());
-        self.optimizer.set_learning_rate(learning_rate);
-        let optimizer = &mut self.optimizer;
+        let optimizer = &mut self.trained.optimizer;
+        optimizer.set_learning_rate(learning_rate);
         let reported = self
             .graph
             .run(|| descend(whole, model, params, optimizer, config));
@@ -216,16 +210,15 @@ impl Learner for A2cLearner {
     }
 
     fn weights(&self) -> Vec<f32> {
-        self.params.to_vec()
+        self.trained.params.to_vec()
     }
 
     fn save(&self) -> Saved {
-        save_learner(&[("params", &self.params)], &self.optimizer, &self.rng)
+        self.trained.save()
     }
 
     fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
-        let params = [("params", &mut self.params)];
-        load_learner(saved, params, &mut self.optimizer, &mut self.rng)
+        self.trained.load(saved)
     }
 }
 

@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 
 use rand::seq::SliceRandom as _;
 use serde::{Deserialize, Serialize};
-use starling_envs::{Rng, stream};
 use starling_nets::{
     Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor,
     clip_global_norm, no_grad,
@@ -24,7 +23,7 @@ use crate::actor_critic::{Model, Prepared, normalized};
 use crate::config::{ConfigError, refuse, require, require_schedule};
 use crate::impala::RewardClipping;
 use crate::ops::RhoClips;
-use crate::registry::{load_learner, save_learner};
+use crate::trained::Trained;
 use crate::trajectory::Trajectory;
 use crate::{
     Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved, Spaces,
@@ -159,14 +158,11 @@ impl Algorithm for Appo {
     }
 
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
-        let mut rng = stream(seed, "learner", 0);
-        let params = Params::init(&self.model.layout, &mut rng, device).trainable();
+        let optimizer = self.config.optimizer;
         Box::new(AppoLearner {
-            optimizer: Optimizer::new(self.config.optimizer, params.flat()),
             config: self.config.clone(),
             model: self.model.clone(),
-            params,
-            rng,
+            trained: Trained::new(&self.model.layout, optimizer, seed, device),
             prepared: None,
             targets: Graph::new(device, true),
             minibatches: BTreeMap::new(),
@@ -240,9 +236,7 @@ const REPORTED: [&str; 6] = [
 struct AppoLearner {
     config: Config,
     model: Model,
-    params: Params,
-    optimizer: Optimizer,
-    rng: Rng,
+    trained: Trained,
     prepared: Option<Prepared>,
     /// V-trace with the weights of the beginning of an update.
     targets: Graph<Targets>,
@@ -266,7 +260,12 @@ impl Learner for AppoLearner {
         let Batch::Rollouts(rollouts) = batch else {
             return Err(LearnError::WrongBatch { wanted: "rollouts" });
         };
-        let (config, model, params) = (&self.config, &self.model, &self.params);
+        let Trained {
+            params,
+            optimizer,
+            rng,
+        } = &mut self.trained;
+        let (config, model, params) = (&self.config, &self.model, &*params);
         let gamma = config.gamma;
         let loaded = Prepared::load_trace(&mut self.prepared, model, params, rollouts, gamma)?;
         let Some(prepared) = &self.prepared else {
@@ -277,7 +276,7 @@ impl Learner for AppoLearner {
             self.minibatches.clear();
         }
         let learning_rate = config.learning_rate.at(progress.fraction());
-        self.optimizer.set_learning_rate(learning_rate);
+        optimizer.set_learning_rate(learning_rate);
         let ratio_clip = config.ratio_clip.at(progress.fraction());
         let _ = self.ratio_clip.fill_(ratio_clip);
         let _ = self.sums.zero_();
@@ -291,7 +290,7 @@ impl Learner for AppoLearner {
         let device = self.sums.device();
         let mut steps = 0.0;
         for _ in 0..config.epochs {
-            order.shuffle(&mut self.rng);
+            order.shuffle(rng);
             for indices in order.chunks(size) {
                 let entry = self.minibatches.entry(indices.len());
                 let (chosen, graph) = entry.or_insert_with(|| {
@@ -299,7 +298,7 @@ impl Learner for AppoLearner {
                     (chosen, Graph::new(device, true))
                 });
                 chosen.copy_(&Tensor::from_slice(indices));
-                let (optimizer, sums) = (&mut self.optimizer, &mut self.sums);
+                let sums = &mut self.sums;
                 let ratio_clip = &self.ratio_clip;
                 graph.run(|| {
                     let part = whole.select(chosen);
@@ -323,16 +322,15 @@ impl Learner for AppoLearner {
     }
 
     fn weights(&self) -> Vec<f32> {
-        self.params.to_vec()
+        self.trained.params.to_vec()
     }
 
     fn save(&self) -> Saved {
-        save_learner(&[("params", &self.params)], &self.optimizer, &self.rng)
+        self.trained.save()
     }
 
     fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
-        let params = [("params", &mut self.params)];
-        load_learner(saved, params, &mut self.optimizer, &mut self.rng)
+        self.trained.load(saved)
     }
 }
 

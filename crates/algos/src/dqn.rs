@@ -184,8 +184,17 @@ mod tests {
         let dqn = Dqn::new(&shared, config, &spaces()).unwrap();
         let mut learner = ValueLearner::new(shared, Arc::new(dqn), 1, Device::Cpu);
         // Weights, then biases, of the two actions.
-        learner.params.load_slice(&[0.0, 1.0, 0.0, 0.0]).unwrap();
-        learner.target.load_slice(&[5.0, 3.0, 0.0, 0.0]).unwrap();
+        learner
+            .nets
+            .online
+            .params
+            .load_slice(&[0.0, 1.0, 0.0, 0.0])
+            .unwrap();
+        learner
+            .nets
+            .target
+            .load_slice(&[5.0, 3.0, 0.0, 0.0])
+            .unwrap();
         learner
     }
 

@@ -13,7 +13,6 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use starling_envs::{Rng, stream};
 use starling_nets::{
     Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, OptimizerKind, Params, Schedule,
     Tensor, clip_global_norm,
@@ -22,7 +21,7 @@ use starling_nets::{
 use crate::actor_critic::{Model, Prepared};
 use crate::config::{ConfigError, refuse, require, require_schedule};
 use crate::ops::{RhoClips, Vtrace};
-use crate::registry::{load_learner, save_learner};
+use crate::trained::Trained;
 use crate::trajectory::Trajectory;
 use crate::{
     Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved, Spaces,
@@ -171,14 +170,11 @@ impl Algorithm for Impala {
     }
 
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
-        let mut rng = stream(seed, "learner", 0);
-        let params = Params::init(&self.model.layout, &mut rng, device).trainable();
+        let optimizer = self.config.optimizer;
         Box::new(ImpalaLearner {
-            optimizer: Optimizer::new(self.config.optimizer, params.flat()),
             config: self.config.clone(),
             model: self.model.clone(),
-            params,
-            rng,
+            trained: Trained::new(&self.model.layout, optimizer, seed, device),
             prepared: None,
             groups: BTreeMap::new(),
             sums: Tensor::zeros([REPORTED.len() as i64], (Kind::Float, device)),
@@ -232,9 +228,7 @@ const REPORTED: [&str; 7] = [
 struct ImpalaLearner {
     config: Config,
     model: Model,
-    params: Params,
-    optimizer: Optimizer,
-    rng: Rng,
+    trained: Trained,
     prepared: Option<Prepared>,
     /// By size: the numbers of the environments of a gradient step, and the step.
     groups: BTreeMap<usize, (Tensor, Graph<()>)>,
@@ -247,7 +241,8 @@ impl Learner for ImpalaLearner {
         let Batch::Rollouts(rollouts) = batch else {
             return Err(LearnError::WrongBatch { wanted: "rollouts" });
         };
-        let (config, model, params) = (&self.config, &self.model, &self.params);
+        let (config, model) = (&self.config, &self.model);
+        let (params, optimizer) = (&self.trained.params, &mut self.trained.optimizer);
         let gamma = config.gamma;
         let loaded = Prepared::load_trace(&mut self.prepared, model, params, rollouts, gamma)?;
         let Some(prepared) = &self.prepared else {
@@ -257,7 +252,7 @@ impl Learner for ImpalaLearner {
             self.groups.clear();
         }
         let learning_rate = config.learning_rate.at(progress.fraction());
-        self.optimizer.set_learning_rate(learning_rate);
+        optimizer.set_learning_rate(learning_rate);
         let _ = self.sums.zero_();
 
         let device = self.sums.device();
@@ -272,7 +267,7 @@ impl Learner for ImpalaLearner {
                 (chosen, Graph::new(device, true))
             });
             chosen.copy_(&Tensor::from_slice(indices));
-            let (optimizer, sums) = (&mut self.optimizer, &mut self.sums);
+            let sums = &mut self.sums;
             graph.run(|| {
                 *sums += if indices.len() == envs.len() {
                     descend(&whole, model, params, optimizer, config)
@@ -293,16 +288,15 @@ impl Learner for ImpalaLearner {
     }
 
     fn weights(&self) -> Vec<f32> {
-        self.params.to_vec()
+        self.trained.params.to_vec()
     }
 
     fn save(&self) -> Saved {
-        save_learner(&[("params", &self.params)], &self.optimizer, &self.rng)
+        self.trained.save()
     }
 
     fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
-        let params = [("params", &mut self.params)];
-        load_learner(saved, params, &mut self.optimizer, &mut self.rng)
+        self.trained.load(saved)
     }
 }
 

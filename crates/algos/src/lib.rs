@@ -31,6 +31,7 @@ mod config;
 mod memory;
 mod recurrent;
 mod shown;
+mod trained;
 mod trajectory;
 mod value_based;
 

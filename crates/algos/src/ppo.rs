@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 
 use rand::seq::SliceRandom as _;
 use serde::{Deserialize, Serialize};
-use starling_envs::{Rng, stream};
 use starling_nets::{
     Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor,
     clip_global_norm,
@@ -21,7 +20,7 @@ use starling_nets::{
 
 use crate::actor_critic::{Model, Prepared, normalized};
 use crate::config::{ConfigError, refuse, require, require_schedule};
-use crate::registry::{load_learner, save_learner};
+use crate::trained::Trained;
 use crate::{
     Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved, Spaces,
 };
@@ -148,14 +147,11 @@ impl Algorithm for Ppo {
     }
 
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
-        let mut rng = stream(seed, "learner", 0);
-        let params = Params::init(&self.model.layout, &mut rng, device).trainable();
+        let optimizer = self.config.optimizer;
         Box::new(PpoLearner {
-            optimizer: Optimizer::new(self.config.optimizer, params.flat()),
             config: self.config.clone(),
             model: self.model.clone(),
-            params,
-            rng,
+            trained: Trained::new(&self.model.layout, optimizer, seed, device),
             prepared: None,
             minibatches: BTreeMap::new(),
             ratio_clip: Tensor::zeros([], (Kind::Float, device)),
@@ -246,9 +242,7 @@ const REPORTED: [&str; 7] = [
 struct PpoLearner {
     config: Config,
     model: Model,
-    params: Params,
-    optimizer: Optimizer,
-    rng: Rng,
+    trained: Trained,
     prepared: Option<Prepared>,
     /// By size: the numbers of the rows of a minibatch, and the step that learns from them.
     minibatches: BTreeMap<usize, (Tensor, Graph<()>)>,
@@ -264,7 +258,12 @@ impl Learner for PpoLearner {
         };
         let config = &self.config;
         let (gamma, lambda) = (config.gamma, config.gae_lambda);
-        let (model, params) = (&self.model, &self.params);
+        let Trained {
+            params,
+            optimizer,
+            rng,
+        } = &mut self.trained;
+        let (model, params) = (&self.model, &*params);
         let loaded = Prepared::load(&mut self.prepared, model, params, rollouts, gamma, lambda)?;
         let Some(whole) = &self.prepared else {
             return Err(LearnError::Mismatch);
@@ -273,7 +272,7 @@ impl Learner for PpoLearner {
             self.minibatches.clear();
         }
         let learning_rate = config.learning_rate.at(progress.fraction());
-        self.optimizer.set_learning_rate(learning_rate);
+        optimizer.set_learning_rate(learning_rate);
         let _ = self
             .ratio_clip
             .fill_(config.ratio_clip.at(progress.fraction()));
@@ -290,7 +289,7 @@ impl Learner for PpoLearner {
         let device = self.sums.device();
         let mut updates = 0.0;
         for _ in 0..config.epochs {
-            order.shuffle(&mut self.rng);
+            order.shuffle(rng);
             for indices in order.chunks(minibatch) {
                 let entry = self.minibatches.entry(indices.len());
                 let (rows, graph) = entry.or_insert_with(|| {
@@ -298,7 +297,6 @@ impl Learner for PpoLearner {
                     (rows, Graph::new(device, true))
                 });
                 rows.copy_(&Tensor::from_slice(indices));
-                let (params, optimizer) = (&self.params, &mut self.optimizer);
                 let (ratio_clip, sums) = (&self.ratio_clip, &mut self.sums);
                 graph.run(|| {
                     let part = whole.select(rows, recurrent);
@@ -308,7 +306,7 @@ impl Learner for PpoLearner {
                 updates += 1.0;
             }
         }
-        whole.observe(model, &self.params);
+        whole.observe(model, params);
         let means = starling_nets::array_of(&(&self.sums / updates));
         let means = means.as_slice::<f32>().iter().map(|&mean| f64::from(mean));
         let mut metrics: Vec<_> = REPORTED.into_iter().zip(means).collect();
@@ -319,16 +317,15 @@ impl Learner for PpoLearner {
     }
 
     fn weights(&self) -> Vec<f32> {
-        self.params.to_vec()
+        self.trained.params.to_vec()
     }
 
     fn save(&self) -> Saved {
-        save_learner(&[("params", &self.params)], &self.optimizer, &self.rng)
+        self.trained.save()
     }
 
     fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
-        let params = [("params", &mut self.params)];
-        load_learner(saved, params, &mut self.optimizer, &mut self.rng)
+        self.trained.load(saved)
     }
 }
 

@@ -14,17 +14,16 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use rand::seq::SliceRandom as _;
 use serde::{Deserialize, Serialize};
-use starling_envs::{Rng, Rollout, stream};
+use starling_envs::{Rng, Rollout};
 use starling_nets::{
-    Device, Kind, Layout, Optimizer, OptimizerConfig, Params, QNetConfig, QNetwork, Schedule,
-    ShapeMismatch, Tensor, argmax, array_of, clip_global_norm, no_grad, tensor_of, tensor_of_view,
-    tree_of,
+    Device, Kind, Layout, OptimizerConfig, Params, QNetConfig, QNetwork, Schedule, ShapeMismatch,
+    Tensor, argmax, array_of, clip_global_norm, no_grad, tensor_of, tensor_of_view, tree_of,
 };
 use starling_tree::{Array, Spec, Tree};
 
 use crate::config::{ConfigError, refuse, require, require_schedule};
 use crate::ops::{lambda_returns, linear_decay};
-use crate::registry::{load_learner, save_learner};
+use crate::trained::Trained;
 use crate::{
     Acting, Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved,
     Spaces,
@@ -170,14 +169,11 @@ impl Algorithm for Pqn {
     }
 
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
-        let mut rng = stream(seed, "learner", 0);
-        let params = Params::init(&self.layout, &mut rng, device).trainable();
+        let optimizer = self.config.optimizer;
         Box::new(PqnLearner {
-            optimizer: Optimizer::new(self.config.optimizer, params.flat()),
             config: self.config.clone(),
             net: self.net.clone(),
-            params,
-            rng,
+            trained: Trained::new(&self.layout, optimizer, seed, device),
             device,
         })
     }
@@ -263,9 +259,7 @@ pub fn loss(chosen: &Tensor, targets: &Tensor) -> Tensor {
 struct PqnLearner {
     config: Config,
     net: QNetwork,
-    params: Params,
-    optimizer: Optimizer,
-    rng: Rng,
+    trained: Trained,
     device: Device,
 }
 
@@ -274,7 +268,7 @@ impl PqnLearner {
     fn targets(&self, rollout: &Rollout, obs: &Tree<Tensor>, legal: Option<&Tensor>) -> Tensor {
         let (steps, envs) = (rollout.steps(), rollout.envs());
         let best = |obs: &Tree<Tensor>, legal: Option<&Tensor>| {
-            let values = no_grad(|| masked(values_of(&self.net, &self.params, obs), legal));
+            let values = no_grad(|| masked(values_of(&self.net, &self.trained.params, obs), legal));
             array_of(&values.amax([-1].as_slice(), false))
         };
         let all = best(obs, legal);
@@ -334,17 +328,18 @@ impl Learner for PqnLearner {
         let mut sums = Tensor::zeros([3], (Kind::Float, device));
         let mut steps = 0.0;
         for _ in 0..self.config.epochs {
-            order.shuffle(&mut self.rng);
+            order.shuffle(&mut self.trained.rng);
             for indices in order.chunks(minibatch) {
                 let indices = Tensor::from_slice(indices).to_device(device);
                 let pick = |tensor: &Tensor| tensor.index_select(0, &indices);
-                let values = values_of(&self.net, &self.params, &obs.map(pick));
+                let values = values_of(&self.net, &self.trained.params, &obs.map(pick));
                 let chosen = values.gather(1, &pick(&actions), false).squeeze_dim(1);
                 let loss = loss(&chosen, &pick(&targets));
-                let gradient = self.params.gradient(&loss);
+                let gradient = self.trained.params.gradient(&loss);
                 let (gradient, norm) = clip_global_norm(gradient, self.config.clip_norm);
-                self.optimizer
-                    .step(self.params.flat(), &gradient, learning_rate);
+                self.trained
+                    .optimizer
+                    .step(self.trained.params.flat(), &gradient, learning_rate);
                 let value = chosen.mean(Kind::Float);
                 sums += Tensor::stack(&[loss, value, norm], 0).detach();
                 steps += 1.0;
@@ -359,22 +354,22 @@ impl Learner for PqnLearner {
     }
 
     fn weights(&self) -> Vec<f32> {
-        self.params.to_vec()
+        self.trained.params.to_vec()
     }
 
     fn save(&self) -> Saved {
-        save_learner(&[("params", &self.params)], &self.optimizer, &self.rng)
+        self.trained.save()
     }
 
     fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
-        let params = [("params", &mut self.params)];
-        load_learner(saved, params, &mut self.optimizer, &mut self.rng)
+        self.trained.load(saved)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use starling_envs::stream;
 
     #[test]
     fn loss_by_hand() {

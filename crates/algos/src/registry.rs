@@ -1,14 +1,10 @@
 //! THE table of algorithms.
 
 use serde_json::Value;
-use starling_envs::Rng;
-use starling_nets::{Optimizer, Params};
-use starling_tree::{Array, DType};
 
 use crate::config::{ConfigError, parse_config, parse_parts, side_by_side};
 use crate::{
-    Algorithm, LearnError, Saved, Spaces, a2c, apex, appo, c51, dqn, impala, iqn, ngu, ppo, pqn,
-    qr_dqn, r2d2, rainbow,
+    Algorithm, Spaces, a2c, apex, appo, c51, dqn, impala, iqn, ngu, ppo, pqn, qr_dqn, r2d2, rainbow,
 };
 
 /// One line of the table.
@@ -249,41 +245,6 @@ fn names() -> String {
 
 fn defaults<C: Default + serde::Serialize>() -> Value {
     serde_json::to_value(C::default()).unwrap_or(Value::Null)
-}
-
-/// Gathers what a learner with some sets of parameters, one optimiser and one random stream
-/// needs to continue exactly.
-pub(crate) fn save_learner(params: &[(&str, &Params)], optimizer: &Optimizer, rng: &Rng) -> Saved {
-    let mut saved = Saved::new();
-    for (set, params) in params {
-        for (name, array) in params.named() {
-            saved.insert(format!("{set}.{name}"), array);
-        }
-    }
-    for (name, array) in optimizer.state() {
-        saved.insert(format!("optimizer.{name}"), array);
-    }
-    let bytes = postcard::to_allocvec(rng).unwrap_or_default();
-    saved.insert("rng".into(), Array::from_slice(&bytes, &[bytes.len()]));
-    saved
-}
-
-/// Continues from what [`save_learner`] gathered.
-pub(crate) fn load_learner<const N: usize>(
-    saved: &Saved,
-    params: [(&str, &mut Params); N],
-    optimizer: &mut Optimizer,
-    rng: &mut Rng,
-) -> Result<(), LearnError> {
-    for (set, params) in params {
-        params.load_named(|name| saved.get(&format!("{set}.{name}")).cloned())?;
-    }
-    optimizer.load(|name| saved.get(&format!("optimizer.{name}")).cloned())?;
-    let missing = || LearnError::Saved("'rng' is missing".into());
-    let bytes = saved.get("rng").filter(|array| array.dtype() == DType::U8);
-    let bytes = bytes.ok_or_else(missing)?.bytes();
-    *rng = postcard::from_bytes(bytes).map_err(|error| LearnError::Saved(error.to_string()))?;
-    Ok(())
 }
 
 #[cfg(test)]

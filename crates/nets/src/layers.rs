@@ -53,6 +53,11 @@ impl Linear {
         let (weight, bias) = (params.get(self.weight), params.get(self.bias));
         x.linear(&weight.to_kind(x.kind()), Some(bias.to_kind(x.kind())))
     }
+
+    /// Weights and bias.
+    pub(crate) fn weights<'a>(&self, params: &'a Params) -> (&'a Tensor, &'a Tensor) {
+        (params.get(self.weight), params.get(self.bias))
+    }
 }
 
 /// A convolution over `[N, C, H, W]`.

@@ -3,7 +3,8 @@
 //! A noisy layer's weights are μ + σ ⊙ (ε_out ε_inᵀ). Nothing is drawn here: noise is an input,
 //! `[.., length]` for a network of that [`noise`](NoisyLinear::new) length, drawn by
 //! [`draw_noise`] from generators of ours. Because the noise is a product of two vectors, every
-//! row of a batch can have its own: y = μx + b + ε_out ⊙ (σ (ε_in ⊙ x) + σ_b).
+//! row of a batch can have its own: y = μx + b + ε_out ⊙ (σ (ε_in ⊙ x) + σ_b). Where all rows
+//! share theirs, the noisy weights are written out, which takes one product instead of two.
 
 use rand_distr::{Distribution as _, StandardNormal};
 use starling_envs::Rng;
@@ -58,14 +59,20 @@ impl NoisyLinear {
     /// The layer over the last dimension of `x`. `noise` has the leading dimensions of `x`, or 1
     /// where rows share it; without it the means alone are used.
     pub fn forward(&self, params: &Params, x: &Tensor, noise: Option<&Tensor>) -> Tensor {
-        let mean = self.mean.forward(params, x);
         let Some(noise) = noise else {
-            return mean;
+            return self.mean.forward(params, x);
         };
         let from = noise.narrow(-1, self.at, self.inputs);
         let to = noise.narrow(-1, self.at + self.inputs, self.outputs);
         let (weight, bias) = (params.get(self.weight_sigma), params.get(self.bias_sigma));
-        mean + (x * from).linear(weight, Some(bias)) * to
+        let inputs = self.inputs as usize;
+        if from.numel() == inputs && x.numel() > inputs {
+            let (mean, mean_bias) = self.mean.weights(params);
+            let (from, to) = (from.reshape([1, -1]), to.reshape([-1]));
+            let weight = mean + weight * to.unsqueeze(1) * from;
+            return x.linear(&weight, Some(mean_bias + bias * to));
+        }
+        self.mean.forward(params, x) + (x * from).linear(weight, Some(bias)) * to
     }
 }
 
@@ -117,6 +124,11 @@ mod tests {
             let difference = (y.get(row) - expected).abs().max().double_value(&[]);
             assert!(difference < 1e-6, "{difference}");
         }
+        // Rows that share their noise have the weights of that noise.
+        let one = noise.narrow(0, 1, 1);
+        let shared = layer.forward(&params, &x, Some(&one));
+        let repeated = layer.forward(&params, &x, Some(&one.repeat([2, 1])));
+        assert!((shared - repeated).abs().max().double_value(&[]) < 1e-6);
         let quiet = layer.forward(&params, &x, None);
         let plain = x.linear(&mean, Some(&bias));
         assert!((quiet - plain).abs().max().double_value(&[]) < 1e-6);

@@ -118,7 +118,7 @@ fn unbroken(learner: &SequenceLearner<R2d2>, rollout: &Rollout) -> Tensor {
         starts,
     };
     let zero = || Tensor::zeros([1, 5], (Kind::Float, cpu));
-    let (values, _) = net.forward(&learner.params, &input, &(zero(), zero()));
+    let (values, _) = net.forward(&learner.nets.online.params, &input, &(zero(), zero()));
     values.squeeze_dim(1)
 }
 
@@ -147,7 +147,7 @@ fn sequences_with_stored_state_equal_an_unbroken_pass() {
     let batch = batch.unwrap();
     let inputs = SequenceInputs::new(&batch, 4, Device::Cpu);
     inputs.load(&batch, &[0; 64]);
-    let compared = algorithm.compare(&learner.params, &learner.target, &inputs);
+    let compared = algorithm.compare(&learner.nets.online.params, &learner.nets.target, &inputs);
     let (seen, mask) = (batch.obs.leaf().unwrap(), batch.mask.as_slice::<f32>());
     let mut steps = std::collections::BTreeSet::new();
     for b in 0..64 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use starling_envs::{Rng, stream};
+use starling_envs::Rng;
 use starling_nets::{
     Device, Graph, Kind, Layout, Optimizer, Params, RecurrentInput, Tensor, array_of,
     clip_global_norm, no_grad, own_stream,
@@ -12,7 +12,7 @@ use starling_replay::{SequenceBatch, SequenceConfig, mixed_priority};
 use starling_tree::Array;
 
 use super::SequenceInputs;
-use crate::registry::{load_learner, save_learner};
+use crate::trained::Followed;
 use crate::value_based::ValueConfig;
 use crate::{Batch, LearnError, Learner, Progress, Report, Saved};
 
@@ -57,11 +57,7 @@ pub(crate) struct Losses {
 /// Online and target network, and what moves them.
 pub(crate) struct SequenceLearner<M> {
     method: M,
-    pub(crate) params: Params,
-    pub(crate) target: Params,
-    optimizer: Optimizer,
-    updates: u64,
-    rng: Rng,
+    pub(crate) nets: Followed,
     device: Device,
     inputs: Option<SequenceInputs>,
     graph: Graph<Outcome>,
@@ -77,17 +73,10 @@ struct Outcome {
 
 impl<M: SequenceMethod> SequenceLearner<M> {
     pub(crate) fn new(method: M, seed: u64, device: Device) -> Self {
-        let mut rng = stream(seed, "learner", 0);
-        let params = Params::init(method.layout(), &mut rng, device).trainable();
-        let mut target = Params::zeros(method.layout(), device);
-        target.copy_from(&params);
+        let optimizer = method.shared().optimizer;
         Self {
-            optimizer: Optimizer::new(method.shared().optimizer, params.flat()),
+            nets: Followed::new(method.layout(), optimizer, seed, device),
             method,
-            params,
-            target,
-            updates: 0,
-            rng,
             device,
             inputs: None,
             graph: Graph::new(device, true),
@@ -110,7 +99,10 @@ impl<M: SequenceMethod> SequenceLearner<M> {
         let inputs = self
             .inputs
             .get_or_insert_with(|| SequenceInputs::new(batch, burn_in, device));
-        inputs.load(batch, &self.method.draw(batch.size(), &mut self.rng));
+        inputs.load(
+            batch,
+            &self.method.draw(batch.size(), &mut self.nets.online.rng),
+        );
     }
 }
 
@@ -147,15 +139,15 @@ impl<M: SequenceMethod> Learner for SequenceLearner<M> {
         let assemble_s = began.elapsed().as_secs_f64();
         let shared = self.method.shared();
         let learning_rate = shared.learning_rate.at(progress.fraction());
-        self.optimizer.set_learning_rate(learning_rate);
         let Some(inputs) = &self.inputs else {
             return Err(LearnError::Mismatch);
         };
-        let (method, online, target) = (&self.method, &self.params, &self.target);
-        let optimizer = &mut self.optimizer;
+        let Followed { online, target, .. } = &mut self.nets;
+        let (method, params, optimizer) = (&self.method, &online.params, &mut online.optimizer);
+        optimizer.set_learning_rate(learning_rate);
         let outcome = self
             .graph
-            .run(|| descend(method, online, target, optimizer, inputs));
+            .run(|| descend(method, params, target, optimizer, inputs));
         let numbers = array_of(&outcome.numbers);
         let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));
         let names = ["loss", "grad_norm"].into_iter();
@@ -169,35 +161,23 @@ impl<M: SequenceMethod> Learner for SequenceLearner<M> {
             let eta = self.method.sequence().priority_eta;
             sequence_priorities(&array_of(&outcome.errors), &batch.mask, eta)
         });
-        self.updates += 1;
-        if self.updates.is_multiple_of(shared.target_every_updates) {
-            self.target.blend(&self.params, shared.target_tau);
-        }
+        self.nets
+            .updated(shared.target_every_updates, shared.target_tau);
         let mut report = Report::checked(metrics, priorities)?;
         report.assemble_s = assemble_s;
         Ok(report)
     }
 
     fn weights(&self) -> Vec<f32> {
-        self.params.to_vec()
+        self.nets.online.params.to_vec()
     }
 
     fn save(&self) -> Saved {
-        let params = [("params", &self.params), ("target", &self.target)];
-        let mut saved = save_learner(&params, &self.optimizer, &self.rng);
-        let updates = Array::from_slice(&[self.updates as i64], &[1]);
-        saved.insert("updates".into(), updates);
-        saved
+        self.nets.save()
     }
 
     fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
-        let params = [("params", &mut self.params), ("target", &mut self.target)];
-        load_learner(saved, params, &mut self.optimizer, &mut self.rng)?;
-        let updates = saved.get("updates");
-        let updates = updates.and_then(|array| array.as_slice::<i64>().first());
-        let missing = || LearnError::Saved("'updates' is missing".into());
-        self.updates = *updates.ok_or_else(missing)? as u64;
-        Ok(())
+        self.nets.load(saved)
     }
 }
 

@@ -4,7 +4,6 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use starling_envs::{Rng, stream};
 use starling_nets::{
     Device, Graph, Kind, Optimizer, Params, Staging, Tensor, array_of, clip_global_norm,
     draw_noise, no_grad, own_stream,
@@ -14,18 +13,14 @@ use starling_tree::{Array, Spec, Tree};
 
 use super::policy::draw_fractions;
 use super::{Errors, Method, ValueConfig, mask, pick, replace};
-use crate::registry::{load_learner, save_learner};
+use crate::trained::Followed;
 use crate::{Batch, LearnError, Learner, Progress, Report, Saved};
 
 /// Online and target network, and what moves them.
 pub(crate) struct ValueLearner<M> {
     config: ValueConfig,
     method: Arc<M>,
-    pub(crate) params: Params,
-    pub(crate) target: Params,
-    optimizer: Optimizer,
-    updates: u64,
-    rng: Rng,
+    pub(crate) nets: Followed,
     device: Device,
     inputs: Option<Inputs>,
     graph: Graph<Outcome>,
@@ -128,19 +123,10 @@ const REPORTED: [&str; 4] = ["loss", "td_error", "q_value", "grad_norm"];
 
 impl<M: Method> ValueLearner<M> {
     pub(crate) fn new(config: ValueConfig, method: Arc<M>, seed: u64, device: Device) -> Self {
-        let mut rng = stream(seed, "learner", 0);
-        let layout = method.net().1;
-        let params = Params::init(layout, &mut rng, device).trainable();
-        let mut target = Params::zeros(layout, device);
-        target.copy_from(&params);
         Self {
-            optimizer: Optimizer::new(config.optimizer, params.flat()),
+            nets: Followed::new(method.net().1, config.optimizer, seed, device),
             config,
             method,
-            params,
-            target,
-            updates: 0,
-            rng,
             device,
             inputs: None,
             graph: Graph::new(device, true),
@@ -153,7 +139,7 @@ impl<M: Method> ValueLearner<M> {
         let length = method.net().0.head().noise;
         let parts = method.fractions();
         let count = parts.predicted + parts.following + parts.choosing;
-        let rng = slice::from_mut(&mut self.rng);
+        let rng = slice::from_mut(&mut self.nets.online.rng);
         let noise =
             (length > 0).then(|| draw_noise(3 * length, rng, device).reshape([3, length as i64]));
         let fractions = draw_fractions(size * count, rng, device);
@@ -188,8 +174,8 @@ impl<M: Method> ValueLearner<M> {
         let (errors, _) = errors(
             &self.config,
             &*self.method,
-            &self.params,
-            &self.target,
+            &self.nets.online.params,
+            &self.nets.target,
             inputs,
         );
         errors.priorities
@@ -292,15 +278,16 @@ impl<M: Method> Learner for ValueLearner<M> {
         self.load(batch);
         let assemble_s = began.elapsed().as_secs_f64();
         let learning_rate = self.config.learning_rate.at(progress.fraction());
-        self.optimizer.set_learning_rate(learning_rate);
         let Some(inputs) = &self.inputs else {
             return Err(LearnError::Mismatch);
         };
         let (config, method) = (&self.config, &*self.method);
-        let (online, target, optimizer) = (&self.params, &self.target, &mut self.optimizer);
+        let Followed { online, target, .. } = &mut self.nets;
+        let (params, optimizer) = (&online.params, &mut online.optimizer);
+        optimizer.set_learning_rate(learning_rate);
         let outcome = self
             .graph
-            .run(|| descend(config, method, online, target, optimizer, inputs));
+            .run(|| descend(config, method, params, target, optimizer, inputs));
         let numbers = array_of(&outcome.numbers);
         let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));
         let mut metrics: Vec<(&'static str, f64)> = REPORTED.into_iter().zip(numbers).collect();
@@ -313,35 +300,22 @@ impl<M: Method> Learner for ValueLearner<M> {
             let priorities = array_of(&outcome.priorities);
             priorities.as_slice::<f32>().to_vec()
         });
-        self.updates += 1;
-        let every = self.config.target_every_updates;
-        if self.updates.is_multiple_of(every) {
-            self.target.blend(&self.params, self.config.target_tau);
-        }
+        self.nets
+            .updated(self.config.target_every_updates, self.config.target_tau);
         let mut report = Report::checked(metrics, priorities)?;
         report.assemble_s = assemble_s;
         Ok(report)
     }
 
     fn weights(&self) -> Vec<f32> {
-        self.params.to_vec()
+        self.nets.online.params.to_vec()
     }
 
     fn save(&self) -> Saved {
-        let params = [("params", &self.params), ("target", &self.target)];
-        let mut saved = save_learner(&params, &self.optimizer, &self.rng);
-        let updates = Array::from_slice(&[self.updates as i64], &[1]);
-        saved.insert("updates".into(), updates);
-        saved
+        self.nets.save()
     }
 
     fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
-        let params = [("params", &mut self.params), ("target", &mut self.target)];
-        load_learner(saved, params, &mut self.optimizer, &mut self.rng)?;
-        let updates = saved.get("updates");
-        let updates = updates.and_then(|array| array.as_slice::<i64>().first());
-        let missing = || LearnError::Saved("'updates' is missing".into());
-        self.updates = *updates.ok_or_else(missing)? as u64;
-        Ok(())
+        self.nets.load(saved)
     }
 }

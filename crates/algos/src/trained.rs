@@ -1,0 +1,126 @@
+//! What learning changes, and how a checkpoint keeps it.
+
+use std::sync::Arc;
+
+use starling_envs::{Rng, stream};
+use starling_nets::{Device, Layout, Optimizer, OptimizerConfig, Params};
+use starling_tree::{Array, DType};
+
+use crate::{LearnError, Saved};
+
+/// Weights, what moves them, and the learner's random stream.
+pub(crate) struct Trained {
+    pub(crate) params: Params,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) rng: Rng,
+}
+
+impl Trained {
+    /// As a run with this seed begins.
+    pub(crate) fn new(
+        layout: &Arc<Layout>,
+        config: OptimizerConfig,
+        seed: u64,
+        device: Device,
+    ) -> Self {
+        let mut rng = stream(seed, "learner", 0);
+        let params = Params::init(layout, &mut rng, device).trainable();
+        Self {
+            optimizer: Optimizer::new(config, params.flat()),
+            params,
+            rng,
+        }
+    }
+
+    /// Everything that is needed to continue exactly.
+    pub(crate) fn save(&self) -> Saved {
+        let mut saved = Saved::new();
+        save_params(&mut saved, "params", &self.params);
+        for (name, array) in self.optimizer.state() {
+            saved.insert(format!("optimizer.{name}"), array);
+        }
+        let bytes = postcard::to_allocvec(&self.rng).unwrap_or_default();
+        saved.insert("rng".into(), Array::from_slice(&bytes, &[bytes.len()]));
+        saved
+    }
+
+    /// Continues from what was saved.
+    pub(crate) fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
+        load_params(saved, "params", &mut self.params)?;
+        self.optimizer
+            .load(|name| saved.get(&format!("optimizer.{name}")).cloned())?;
+        let bytes = saved.get("rng").filter(|array| array.dtype() == DType::U8);
+        let bytes = bytes.ok_or_else(|| missing("rng"))?.bytes();
+        self.rng =
+            postcard::from_bytes(bytes).map_err(|error| LearnError::Saved(error.to_string()))?;
+        Ok(())
+    }
+}
+
+/// [`Trained`] weights, and a target network that follows them.
+pub(crate) struct Followed {
+    pub(crate) online: Trained,
+    pub(crate) target: Params,
+    updates: u64,
+}
+
+impl Followed {
+    /// As a run with this seed begins.
+    pub(crate) fn new(
+        layout: &Arc<Layout>,
+        config: OptimizerConfig,
+        seed: u64,
+        device: Device,
+    ) -> Self {
+        let online = Trained::new(layout, config, seed, device);
+        let mut target = Params::zeros(layout, device);
+        target.copy_from(&online.params);
+        Self {
+            online,
+            target,
+            updates: 0,
+        }
+    }
+
+    /// Counts an update; after every `every` of them the target goes the share `tau` of the way.
+    pub(crate) fn updated(&mut self, every: u64, tau: f64) {
+        self.updates += 1;
+        if self.updates.is_multiple_of(every) {
+            self.target.blend(&self.online.params, tau);
+        }
+    }
+
+    /// Everything that is needed to continue exactly.
+    pub(crate) fn save(&self) -> Saved {
+        let mut saved = self.online.save();
+        save_params(&mut saved, "target", &self.target);
+        let updates = Array::from_slice(&[self.updates as i64], &[1]);
+        saved.insert("updates".into(), updates);
+        saved
+    }
+
+    /// Continues from what was saved.
+    pub(crate) fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
+        self.online.load(saved)?;
+        load_params(saved, "target", &mut self.target)?;
+        let updates = saved.get("updates");
+        let updates = updates.filter(|array| array.dtype() == DType::I64);
+        let updates = updates.and_then(|array| array.as_slice::<i64>().first());
+        self.updates = *updates.ok_or_else(|| missing("updates"))? as u64;
+        Ok(())
+    }
+}
+
+fn save_params(saved: &mut Saved, set: &str, params: &Params) {
+    for (name, array) in params.named() {
+        saved.insert(format!("{set}.{name}"), array);
+    }
+}
+
+fn load_params(saved: &Saved, set: &str, params: &mut Params) -> Result<(), LearnError> {
+    Ok(params.load_named(|name| saved.get(&format!("{set}.{name}")).cloned())?)
+}
+
+fn missing(name: &str) -> LearnError {
+    LearnError::Saved(format!("'{name}' is missing"))
+}
