@@ -8,7 +8,9 @@ SET is one of
 
     gpu       Atari on a GPU: about 20 minutes on a machine with one H200 and 16 cores
     minatar   PPO and IMPALA on MinAtar: about 30 minutes on two cores
-    values    methods of action values on MinAtar, three seeds: about two hours on two cores
+    small     methods of action values on CartPole and on tasks that need memory or exploration, three
+              seeds: about an hour on two cores
+    values    methods of action values on MinAtar, three seeds: about an hour and a half on two cores
 
 It only needs the standard library.
 """
@@ -41,12 +43,22 @@ MINATAR = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
 MINATAR_STEPS = {"ppo": "2500000", "impala": "2000000"}
 # What learns action values is compared by evaluations: of Ape-X's ladder most environments act at
 # random now and then.
-VALUES_STEPS = 300_000
+VALUES_STEPS = 200_000
 VALUES = {
     game: ("dqn", "rainbow-iqn", "apex-dqn") for game in ("Asterix", "Breakout", "SpaceInvaders")
 }
 VALUES["Seaquest"] = ("dqn", "r2d2")
 SEEDS = (1, 2, 3)
+# The figures of small tasks: the environment, and what is compared on it.
+SMALL = {
+    "cartpole-values": ("CartPole-v1", ("dqn", "c51", "qr-dqn", "iqn")),
+    "cartpole-rainbow": ("CartPole-v1", ("rainbow", "epsilon-rainbow", "rainbow-iqn")),
+    "cartpole-apex": ("CartPole-v1", ("apex-dqn", "apex-rainbow", "apex-rainbow-iqn")),
+    "cartpole-recurrent": ("CartPole-v1", ("r2d2", "ngu")),
+    "tmaze": ("TMaze-v0", ("r2d2", "dqn")),
+    "cartpole-masked": ("CartPoleMasked-v1", ("r2d2", "dqn")),
+    "keydoor": ("KeyDoor-v0", ("ngu", "dqn")),
+}
 
 RUNS = {
     "gpu": {
@@ -58,6 +70,12 @@ RUNS = {
         f"{game}-{algo}": [f"MinAtar/{game}-v1", "--algo", algo, "--steps", steps]
         for game in MINATAR
         for algo, steps in MINATAR_STEPS.items()
+    },
+    "small": {
+        f"{env}-{algo}-s{seed}": [env, "--algo", algo, "--seed", str(seed)]
+        for env, algos in SMALL.values()
+        for algo in algos
+        for seed in SEEDS
     },
     "values": {
         f"{game}-{algo}-s{seed}": [
@@ -86,7 +104,8 @@ def run(which: str, folder: pathlib.Path) -> None:
 
 
 def draw(which: str, folder: pathlib.Path) -> None:
-    figures = {"gpu": draw_gpu, "minatar": draw_minatar, "values": draw_values}[which](folder)
+    sets = {"gpu": draw_gpu, "minatar": draw_minatar, "small": draw_small, "values": draw_values}
+    figures = sets[which](folder)
     target = ROOT / "book" / "src" / "curves"
     target.mkdir(exist_ok=True)
     for figure, (title, below, curves) in figures.items():
@@ -131,6 +150,26 @@ def draw_minatar(folder: pathlib.Path) -> dict:
             curves[algo.upper()] = [(steps / 1e6, y) for steps, y in curve]
         below = "million steps; mean return of the last 100 episodes"
         figures[f"minatar-{game.lower()}"] = (f"MinAtar, {game}", below, curves)
+    return figures
+
+
+def draw_small(folder: pathlib.Path) -> dict:
+    figures = {}
+    for figure, (env, algos) in SMALL.items():
+        curves = {}
+        for algo in algos:
+            runs = [
+                read(folder / f"{env}-{algo}-s{seed}.csv", "Diagnostics/CumSteps", "ReturnAverage")
+                for seed in SEEDS
+            ]
+            for seed, run in zip(SEEDS, runs):
+                print(f"{env}, {algo}, seed {seed}: {run[-1][1]:.1f} at {run[-1][0]:g}")
+            # A run that has reached its goal has ended, and counts with what it reached.
+            steps = sorted({x for run in runs for x, _ in run})
+            means = [sum(at(run, x) for run in runs) / len(runs) for x in steps]
+            curves[algo] = [(x / 1e3, mean) for x, mean in zip(steps, means)]
+        below = "thousand steps; mean return of the last 100 episodes, mean of three seeds"
+        figures[figure] = (env, below, curves)
     return figures
 
 
