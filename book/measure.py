@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Trains what the book's chapter on results reports, and draws its curves.
 
-    python3 book/measure.py run SET FOLDER     trains, and keeps the CSV files of each run in FOLDER
-    python3 book/measure.py draw SET FOLDER    draws book/src/curves/*.svg from them
+    python3 book/measure.py run SET FOLDER [JOBS]   trains, JOBS runs side by side (else one), and keeps
+                                                    the CSV files of each in FOLDER; what lies there
+                                                    already is not run again
+    python3 book/measure.py draw SET FOLDER         draws book/src/curves/*.svg from them
 
 SET is one of
 
@@ -15,6 +17,7 @@ SET is one of
 It only needs the standard library.
 """
 
+import concurrent.futures
 import csv
 import pathlib
 import shutil
@@ -80,7 +83,7 @@ RUNS = {
     "values": {
         f"{game}-{algo}-s{seed}": [
             f"MinAtar/{game}-v1", "--algo", algo, "--steps", str(VALUES_STEPS), "--seed", str(seed),
-            f"eval.every_steps={VALUES_STEPS // 10}", "eval.episodes=50",
+            f"eval.every_steps={VALUES_STEPS // 10}", "eval.episodes=50", "device=cpu",
         ]
         for seed in SEEDS
         for game, algos in VALUES.items()
@@ -89,16 +92,26 @@ RUNS = {
 }
 
 
-def run(which: str, folder: pathlib.Path) -> None:
+def run(which: str, folder: pathlib.Path, jobs: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, arguments in RUNS[which].items():
+    # Builds the program before several start it at once.
+    subprocess.run([ROOT / "starling", "--version"], check=True)
+
+    def train(name: str, arguments: list[str]) -> None:
+        if (folder / f"{name}.csv").exists():
+            return
         with tempfile.TemporaryDirectory() as runs:
             command = [ROOT / "starling", "train", *arguments, "--runs", runs]
             print("./starling train", *arguments, flush=True)
-            subprocess.run(command, check=True)
-            for file, ending in (("progress.csv", ""), ("eval.csv", "-eval")):
+            quiet = {"stdout": subprocess.DEVNULL} if jobs > 1 else {}
+            subprocess.run(command, check=True, **quiet)
+            for file, ending in (("eval.csv", "-eval"), ("progress.csv", "")):
                 for found in pathlib.Path(runs).rglob(file):
                     shutil.copy(found, folder / f"{name}{ending}.csv")
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for done in [pool.submit(train, *item) for item in RUNS[which].items()]:
+            done.result()
     if which == "gpu":
         subprocess.run([ROOT / "starling", "bench", "train"], check=True)
 
@@ -183,7 +196,8 @@ def draw_values(folder: pathlib.Path) -> dict:
                 for seed in SEEDS
             ]
             for seed, run in zip(SEEDS, runs):
-                print(f"{game}, {algo}, seed {seed}: {run[-1][1]:.1f} at {run[-1][0]:g}")
+                last = [y for _, y in run[-3:]]
+                print(f"{game}, {algo}, seed {seed}: {sum(last) / 3:.1f} in the last three")
             rows = zip(*runs)
             curves[algo] = [(row[0][0] / 1e3, sum(y for _, y in row) / len(row)) for row in rows]
         below = "thousand steps; mean of three seeds of evaluations over 50 episodes"
@@ -254,6 +268,10 @@ def step(span: float) -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[1] not in ("run", "draw") or sys.argv[2] not in RUNS:
-        sys.exit(__doc__)
-    {"run": run, "draw": draw}[sys.argv[1]](sys.argv[2], pathlib.Path(sys.argv[3]))
+    match sys.argv[1:]:
+        case ["run", which, folder, *jobs] if which in RUNS and len(jobs) < 2:
+            run(which, pathlib.Path(folder), int(*jobs or [1]))
+        case ["draw", which, folder] if which in RUNS:
+            draw(which, pathlib.Path(folder))
+        case _:
+            sys.exit(__doc__)
