@@ -171,10 +171,7 @@ def draw_small(folder: pathlib.Path) -> dict:
     for figure, (env, algos) in SMALL.items():
         curves = {}
         for algo in algos:
-            runs = [
-                read(folder / f"{env}-{algo}-s{seed}.csv", "Diagnostics/CumSteps", "ReturnAverage")
-                for seed in SEEDS
-            ]
+            runs = read_seeds(folder, f"{env}-{algo}-s{{}}.csv", "Diagnostics/CumSteps")
             for seed, run in zip(SEEDS, runs):
                 print(f"{env}, {algo}, seed {seed}: {run[-1][1]:.1f} at {run[-1][0]:g}")
             # A run that has reached its goal has ended, and counts with what it reached.
@@ -191,10 +188,7 @@ def draw_values(folder: pathlib.Path) -> dict:
     for game, algos in VALUES.items():
         curves = {}
         for algo in algos:
-            runs = [
-                read(folder / f"{game}-{algo}-s{seed}-eval.csv", "env_steps", "ReturnAverage")
-                for seed in SEEDS
-            ]
+            runs = read_seeds(folder, f"{game}-{algo}-s{{}}-eval.csv", "env_steps")
             for seed, run in zip(SEEDS, runs):
                 last = [y for _, y in run[-3:]]
                 print(f"{game}, {algo}, seed {seed}: {sum(last) / 3:.1f} in the last three")
@@ -210,6 +204,11 @@ def read(path: pathlib.Path, x: str, y: str) -> list[tuple[float, float]]:
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
     return [(float(row[x]), float(row[y])) for row in rows if row[y] not in ("", "nan")]
+
+
+def read_seeds(folder: pathlib.Path, name: str, x: str) -> list[list[tuple[float, float]]]:
+    """The mean returns of the same run with every seed."""
+    return [read(folder / name.format(seed), x, "ReturnAverage") for seed in SEEDS]
 
 
 def at(curve: list[tuple[float, float]], x: float) -> float:

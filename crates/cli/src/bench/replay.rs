@@ -23,6 +23,8 @@ use super::{BenchError, rate};
 
 const BATCH: usize = 512;
 const SHAPE: [usize; 3] = [4, 84, 84];
+/// Bytes of the observations of a batch.
+const STACKS: usize = BATCH * SHAPE[0] * SHAPE[1] * SHAPE[2];
 const ENVS: usize = 8;
 /// Steps of each environment in one insert: 64 in all.
 const STEPS: usize = 8;
@@ -228,14 +230,18 @@ impl<'a> Filled<'a> {
         Ok(())
     }
 
-    /// Cycles of one thread, in turns with a plain copy of the same bytes from a source of as many
-    /// bytes as there are frames (1 GB at most), one part after the other.
-    fn beside_copies(&mut self, out: &mut dyn Write) -> Result<f64, BenchError> {
-        let bytes = BATCH * SHAPE.iter().product::<usize>();
+    /// What plain copies read, one part after the other: as many bytes as there are frames, 1 GB at
+    /// most.
+    fn source(&self) -> Vec<u8> {
         let frames = self.replay.config().capacity_steps * SHAPE[1] * SHAPE[2];
-        let source = vec![1u8; frames.clamp(2 * bytes, 1_000_000_000)];
-        let mut parts = source.chunks_exact(bytes).cycle();
-        let mut targets = [vec![0u8; bytes], vec![0u8; bytes]];
+        vec![1; frames.clamp(2 * STACKS, 1_000_000_000)]
+    }
+
+    /// Cycles of one thread, in turns with a plain copy of the same bytes.
+    fn beside_copies(&mut self, out: &mut dyn Write) -> Result<f64, BenchError> {
+        let source = self.source();
+        let mut parts = source.chunks_exact(STACKS).cycle();
+        let mut targets = [vec![0u8; STACKS], vec![0u8; STACKS]];
         let copy = &mut || {
             for (target, part) in targets.iter_mut().zip(&mut parts) {
                 target.copy_from_slice(part);
@@ -259,11 +265,9 @@ impl<'a> Filled<'a> {
     /// The same on two threads: one thread inserts and gives priorities back while two draw ahead,
     /// in turns with two threads that copy half of a batch each.
     fn ahead_beside_copies(&mut self, out: &mut dyn Write) -> Result<f64, BenchError> {
-        let bytes = BATCH * SHAPE.iter().product::<usize>();
-        let frames = self.replay.config().capacity_steps * SHAPE[1] * SHAPE[2];
-        let source = vec![1u8; frames.clamp(2 * bytes, 1_000_000_000)];
-        let mut parts = source.chunks_exact(bytes).cycle();
-        let mut targets = [vec![0u8; bytes], vec![0u8; bytes]];
+        let source = self.source();
+        let mut parts = source.chunks_exact(STACKS).cycle();
+        let mut targets = [vec![0u8; STACKS], vec![0u8; STACKS]];
         let copy = &mut || {
             std::thread::scope(|scope| {
                 for (target, part) in targets.iter_mut().zip(&mut parts) {
