@@ -245,15 +245,19 @@ impl TransitionParts<'_> {
     ) {
         let next = plan.after(place, steps);
         for (leaf, frames) in plan.frames.iter().enumerate() {
+            let column = &ring.obs[leaf];
             let obs = item(self.obs[leaf], i, frames.bytes * frames.stack);
             let keys = &mut self.keys[leaf];
-            ring.obs[leaf].read_back_with(place, obs, keys);
+            column.read_back_with(place, obs, keys);
             let next_obs = item(self.next_obs[leaf], i, frames.bytes * frames.stack);
-            // Frames that both show are near already.
-            let shared = frames.stack.saturating_sub(steps) * frames.bytes;
+            // Frames that both show are not unpacked twice.
+            let shared = match column.is_packed() {
+                true => frames.stack.saturating_sub(steps) * frames.bytes,
+                false => 0,
+            };
             let (old, new) = next_obs.split_at_mut(shared);
             old.copy_from_slice(&obs[obs.len() - shared..]);
-            ring.obs[leaf].read_back_with(next, new, keys);
+            column.read_back_with(next, new, keys);
         }
     }
 }

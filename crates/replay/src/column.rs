@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec;
+use crate::{codec, streaming};
 
 /// One column of a ring: as many items of the same size as the ring has rows.
 #[derive(Debug)]
@@ -110,6 +110,11 @@ impl Column {
         self.item
     }
 
+    /// Whether items are compressed.
+    pub(crate) fn is_packed(&self) -> bool {
+        matches!(self.cells, Cells::Packed(_))
+    }
+
     /// Bytes of the items in memory.
     pub(crate) fn bytes(&self) -> usize {
         match &self.cells {
@@ -156,11 +161,11 @@ impl Column {
                 let cells = cells.bytes();
                 let end = (place + 1) * self.item;
                 match end.checked_sub(to.len()) {
-                    Some(start) => to.copy_from_slice(&cells[start..end]),
+                    Some(start) => streaming::copy(to, &cells[start..end]),
                     None => {
                         let (before, after) = to.split_at_mut(to.len() - end);
-                        before.copy_from_slice(&cells[cells.len() - before.len()..]);
-                        after.copy_from_slice(&cells[..end]);
+                        streaming::copy(before, &cells[cells.len() - before.len()..]);
+                        streaming::copy(after, &cells[..end]);
                     }
                 }
             }

@@ -95,6 +95,7 @@ mod replay;
 mod ring;
 mod sequence;
 mod snapshot;
+mod streaming;
 mod sum_tree;
 
 pub use batch::{SampleId, TransitionBatch};

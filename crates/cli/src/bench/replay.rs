@@ -67,7 +67,8 @@ fn peers(python: &str, out: &mut dyn Write) -> Result<Vec<Peer>, BenchError> {
         writeln!(
             out,
             "{python} has no numpy, so that there are no peers to compare with: pip install \
-             torchrl cpprb into a virtual environment and name its Python with --python"
+             torchrl cpprb into a virtual environment and name its Python with --python; for \
+             rlpyt, put a copy of its repository on PYTHONPATH"
         )?;
         return Ok(Vec::new());
     };
