@@ -220,7 +220,8 @@ def chart(title: str, below: str, curves: dict[str, list[tuple[float, float]]]) 
     xs = [x for curve in curves.values() for x, _ in curve]
     ys = [y for curve in curves.values() for _, y in curve]
     x_step, y_step = step(max(xs)), step(max(ys) - min(ys))
-    x_end = -(-max(xs) // x_step) * x_step
+    # Runs end a few steps late, with their last rollout.
+    x_end = -(-0.99 * max(xs) // x_step) * x_step
     low, high = min(ys) // y_step * y_step, -(-max(ys) // y_step) * y_step
 
     def place(x: float, y: float) -> tuple[float, float]:
