@@ -145,6 +145,13 @@ pub trait Learner: Send {
     /// Learns from one batch, of the kind that [`Algorithm::experience`] asked for.
     fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError>;
 
+    /// The same without waiting for a device that computes by itself. What it started is to be
+    /// finished before the next update.
+    fn start(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Started, LearnError> {
+        let report = self.update(batch, progress)?;
+        Ok(Started::new(move || Ok(report)))
+    }
+
     /// The weights that policies act with.
     fn weights(&self) -> Vec<f32>;
 
@@ -182,6 +189,27 @@ impl Progress {
     /// From 0 at the beginning to 1 at the end.
     pub fn fraction(&self) -> f64 {
         (self.env_steps as f64 / self.total_steps.max(1) as f64).min(1.0)
+    }
+}
+
+/// An update that a device may still be computing.
+pub struct Started(Box<dyn FnOnce() -> Result<Report, LearnError> + Send>);
+
+impl Started {
+    /// An update whose report `finish` gives once the device is done.
+    pub fn new(finish: impl FnOnce() -> Result<Report, LearnError> + Send + 'static) -> Self {
+        Self(Box::new(finish))
+    }
+
+    /// Waits for the end of the update.
+    pub fn finish(self) -> Result<Report, LearnError> {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Started {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Started")
     }
 }
 

@@ -37,7 +37,7 @@ mod value_based;
 
 pub use algorithm::{
     Acting, Algorithm, Batch, Experience, LearnError, Learner, Part, Policy, Progress, ReplayNeeds,
-    Report, Saved, Spaces,
+    Report, Saved, Spaces, Started,
 };
 pub use config::{ConfigError, parse_config, require};
 pub use value_based::{Ladder, ValueConfig};

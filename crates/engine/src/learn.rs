@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use starling_algos::{
-    Algorithm, Batch, Experience, Learner, Progress, ReplayNeeds, Report, Spaces,
+    Algorithm, Batch, Experience, LearnError, Learner, Progress, ReplayNeeds, Report, Spaces,
+    Started,
 };
 use starling_envs::{Rng, Rollout, stream};
-use starling_nets::{Device, pin};
+use starling_nets::{Device, pin, send};
 use starling_replay::{
     Draw, Filled, Layout, Prefetcher, RateLimiter, Replay, ReplayError, SampleId, SequenceBatch,
     TransitionBatch,
@@ -27,7 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Pupil {
     pub(crate) learner: Box<dyn Learner>,
     pub(crate) feed: Feed,
-    /// Updates since the beginning.
+    /// The update that the device is computing, and its batch.
+    under_way: Option<(Drawn, Started)>,
+    /// Updates since the beginning, without the one under way.
     pub(crate) updates: u64,
     pub(crate) means: Means,
     pub(crate) times: Times,
@@ -97,9 +100,17 @@ enum Drawn {
 impl Draw for Drawn {
     fn draw(&mut self, replay: &Replay, beta: f64, rng: &mut Rng) -> Result<(), ReplayError> {
         match self {
-            Drawn::Transitions(batch) => replay.sample_into(batch, beta, rng),
-            Drawn::Sequences(batch) => replay.sample_sequences_into(batch, beta, rng),
+            Drawn::Transitions(batch) => {
+                replay.sample_into(batch, beta, rng)?;
+                let (obs, next_obs) = (batch.obs.leaves_mut(), batch.next_obs.leaves_mut());
+                send(obs.into_iter().chain(next_obs).map(|(_, array)| array));
+            }
+            Drawn::Sequences(batch) => {
+                replay.sample_sequences_into(batch, beta, rng)?;
+                send(batch.obs.leaves_mut().into_iter().map(|(_, array)| array));
+            }
         }
+        Ok(())
     }
 }
 
@@ -171,6 +182,7 @@ impl Pupil {
         Ok(Self {
             learner: algorithm.learner(seed, device),
             feed,
+            under_way: None,
             updates: 0,
             means: Means::default(),
             times: Times::default(),
@@ -225,11 +237,7 @@ impl Pupil {
             return Ok(());
         }
         let report = self.learner.update(Batch::Rollouts(&parts), progress);
-        let report = report.map_err(|source| EngineError::Learn {
-            step: progress.env_steps,
-            source,
-        })?;
-        self.count(&report);
+        self.count(&report.map_err(|source| failed(progress, source))?);
         Ok(())
     }
 
@@ -238,43 +246,128 @@ impl Pupil {
         rollouts: &[(usize, &Rollout)],
         progress: Progress,
     ) -> Result<(), EngineError> {
-        let Feed::Replay(feed) = &mut self.feed else {
+        let Feed::Replay(feed) = &self.feed else {
             return Ok(());
         };
-        let began = Instant::now();
-        feed.insert_all(rollouts)?;
-        self.times.insert += began.elapsed();
+        let (threads, unlimited) = (feed.threads, feed.needs.rate.samples_per_insert.is_none());
+        let replay = Arc::clone(&feed.replay);
+        let steps = if threads == 0 {
+            let began = Instant::now();
+            let steps = insert(&replay, rollouts.iter())?;
+            self.times.insert += began.elapsed();
+            steps
+        } else {
+            self.learn_while_inserting(&replay, rollouts, threads, progress)?
+        };
+        if let Feed::Replay(feed) = &mut self.feed {
+            feed.limiter.inserted(steps);
+        }
         // Not for ever: between rounds the run looks whether it should end.
         for _ in 0..MOST_UPDATES {
-            let Feed::Replay(feed) = &mut self.feed else {
-                break;
-            };
-            if !feed.may_learn() {
+            if !self.may_learn() {
                 break;
             }
-            let beta = feed.needs.beta.at(progress.fraction());
-            let began = Instant::now();
-            let Some(drawn) = feed.next(beta)? else {
-                break;
-            };
-            self.times.draw += began.elapsed();
-            let report = self.learner.update(drawn.batch(), progress);
-            let report = report.map_err(|source| EngineError::Learn {
-                step: progress.env_steps,
-                source,
-            })?;
-            let began = Instant::now();
-            if let Some(priorities) = &report.priorities {
-                feed.replay.update_priorities(drawn.ids(), priorities)?;
+            self.start_update(progress)?;
+            if threads == 0 {
+                self.settle(progress)?;
             }
-            self.times.prioritize += began.elapsed();
-            feed.spare.push(drawn);
-            let unlimited = feed.needs.rate.samples_per_insert.is_none();
-            self.count(&report);
             if unlimited {
                 break;
             }
         }
+        Ok(())
+    }
+
+    /// Stores rollouts on as many threads as draw ahead, and goes on learning from what may be
+    /// learned without them. Returns how many steps they have.
+    fn learn_while_inserting(
+        &mut self,
+        replay: &Replay,
+        rollouts: &[(usize, &Rollout)],
+        threads: usize,
+        progress: Progress,
+    ) -> Result<u64, EngineError> {
+        // Rollouts of the same environments stay together: they have an order.
+        let mut firsts: Vec<usize> = rollouts.iter().map(|(first, _)| *first).collect();
+        firsts.sort_unstable();
+        firsts.dedup();
+        let share = |thread: usize| {
+            let firsts = &firsts;
+            rollouts.iter().filter(move |(first, _)| {
+                firsts.binary_search(first).unwrap_or(0) % threads == thread
+            })
+        };
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..threads.min(firsts.len()))
+                .map(|thread| scope.spawn(move || insert(replay, share(thread))))
+                .collect();
+            while self.may_learn() && writers.iter().any(|writer| !writer.is_finished()) {
+                self.start_update(progress)?;
+            }
+            let began = Instant::now();
+            let mut steps = 0;
+            for writer in writers {
+                let its = writer.join();
+                steps +=
+                    its.unwrap_or_else(|_| Err(EngineError::Prefetch("a thread panicked".into())))?;
+            }
+            self.times.insert += began.elapsed();
+            Ok(steps)
+        })
+    }
+
+    /// Starts the next update once the one before is finished, whose priorities the replay gets
+    /// while the device computes.
+    fn start_update(&mut self, progress: Progress) -> Result<(), EngineError> {
+        let Feed::Replay(feed) = &mut self.feed else {
+            return Ok(());
+        };
+        let beta = feed.needs.beta.at(progress.fraction());
+        let began = Instant::now();
+        let Some(drawn) = feed.next(beta)? else {
+            return Ok(());
+        };
+        self.times.draw += began.elapsed();
+        let finished = self.finish(progress)?;
+        let started = self.learner.start(drawn.batch(), progress);
+        let started = started.map_err(|source| failed(progress, source))?;
+        self.under_way = Some((drawn, started));
+        match finished {
+            Some((drawn, report)) => self.prioritize(drawn, &report),
+            None => Ok(()),
+        }
+    }
+
+    /// Brings the update that is under way to its end.
+    pub(crate) fn settle(&mut self, progress: Progress) -> Result<(), EngineError> {
+        match self.finish(progress)? {
+            Some((drawn, report)) => self.prioritize(drawn, &report),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the update that is under way.
+    fn finish(&mut self, progress: Progress) -> Result<Option<(Drawn, Report)>, EngineError> {
+        let Some((drawn, started)) = self.under_way.take() else {
+            return Ok(None);
+        };
+        let report = started.finish();
+        let report = report.map_err(|source| failed(progress, source))?;
+        self.count(&report);
+        Ok(Some((drawn, report)))
+    }
+
+    /// Gives a batch's new priorities to the replay, and its buffers back.
+    fn prioritize(&mut self, drawn: Drawn, report: &Report) -> Result<(), EngineError> {
+        let Feed::Replay(feed) = &mut self.feed else {
+            return Ok(());
+        };
+        let began = Instant::now();
+        if let Some(priorities) = &report.priorities {
+            feed.replay.update_priorities(drawn.ids(), priorities)?;
+        }
+        feed.spare.push(drawn);
+        self.times.prioritize += began.elapsed();
         Ok(())
     }
 
@@ -332,49 +425,21 @@ impl ReplayFeed {
         Ok(Some(batch))
     }
 
-    /// Stores rollouts, each with the number of its first environment, on as many threads as
-    /// draw ahead.
-    fn insert_all(&mut self, rollouts: &[(usize, &Rollout)]) -> Result<(), EngineError> {
-        let replay = &*self.replay;
-        let steps = match self.threads {
-            0 | 1 => insert(replay, rollouts.iter())?,
-            threads => {
-                // Rollouts of the same environments stay together: they have an order.
-                let mut firsts: Vec<usize> = rollouts.iter().map(|(first, _)| *first).collect();
-                firsts.sort_unstable();
-                firsts.dedup();
-                let share = |thread: usize| {
-                    let firsts = &firsts;
-                    rollouts.iter().filter(move |(first, _)| {
-                        firsts.binary_search(first).unwrap_or(0) % threads == thread
-                    })
-                };
-                std::thread::scope(|scope| {
-                    let others: Vec<_> = (1..threads.min(firsts.len()))
-                        .map(|thread| scope.spawn(move || insert(replay, share(thread))))
-                        .collect();
-                    let mut steps = insert(replay, share(0));
-                    for other in others {
-                        let its = other.join().unwrap_or_else(|_| {
-                            Err(EngineError::Prefetch("a thread panicked".into()))
-                        });
-                        steps = steps.and_then(|steps| Ok(steps + its?));
-                    }
-                    steps
-                })?
-            }
-        };
-        self.limiter.inserted(steps);
-        Ok(())
-    }
-
     /// Samples drawn and steps inserted so far.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.limiter.drawn_samples(), self.limiter.inserted_steps())
     }
 }
 
-/// Stores rollouts, and returns how many steps they have.
+/// An update failed.
+fn failed(progress: Progress, source: LearnError) -> EngineError {
+    EngineError::Learn {
+        step: progress.env_steps,
+        source,
+    }
+}
+
+/// Stores rollouts, each with the number of its first environment, and returns how many steps they have.
 fn insert<'a>(
     replay: &Replay,
     rollouts: impl Iterator<Item = &'a (usize, &'a Rollout)>,

@@ -385,6 +385,7 @@ impl Training {
     /// Fixes this moment; it is written while the run goes on.
     fn checkpoint(&mut self) -> Result<(), EngineError> {
         let began = Instant::now();
+        self.pupil.settle(self.config.progress(&self.tally))?;
         let status = self.status();
         let actor = match &self.collectors {
             Collectors::Serial(actor) => Some(actor.crew()),

@@ -45,6 +45,6 @@ pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use q_network::{QHead, QNetConfig, QNetwork, QuantileEmbedding, number_of_actions};
 pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;
-pub use staging::{Staging, pin};
+pub use staging::{Staging, pin, send};
 pub use tch::{Device, Kind, Tensor, no_grad};
 pub use torso::{Torso, TorsoKind};

@@ -97,48 +97,73 @@ pub(crate) fn pinned(tensor: &Tensor) -> Tensor {
     }
 }
 
-/// Host memory from which a GPU can fetch by itself, as the memory of an array.
+/// Host memory from which a GPU can fetch by itself, as the memory of an array, with a place on
+/// that GPU.
 #[derive(Debug)]
 pub(crate) struct PinnedMemory {
     /// 64-bit words.
-    tensor: Tensor,
+    host: Tensor,
+    /// As many words.
+    on_device: Tensor,
+    /// Whether those on the device are the same.
+    sent: bool,
     words: usize,
 }
 
-// SAFETY: the tensor is private, and with a shared reference its memory is only read.
+// SAFETY: the tensors are private, and with a shared reference their memory is only read.
 unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
-    pub(crate) fn new(words: usize) -> Self {
-        let zeros = Tensor::zeros([words as i64], (tch::Kind::Int64, Device::Cpu));
+    pub(crate) fn new(words: usize, device: Device) -> Self {
+        let zeros = |device| Tensor::zeros([words as i64], (tch::Kind::Int64, device));
         Self {
-            tensor: pinned(&zeros),
+            host: pinned(&zeros(Device::Cpu)),
+            on_device: zeros(device),
+            sent: true,
             words,
         }
     }
 
-    /// Its beginning as a tensor of a kind and shape.
+    /// Asks the device to fetch it, on the thread's stream.
+    pub(crate) fn send(&mut self) {
+        copy_async(&self.on_device, &self.host);
+        self.sent = true;
+    }
+
+    pub(crate) fn device(&self) -> Device {
+        self.on_device.device()
+    }
+
+    /// Its beginning as a tensor of a kind and shape: on the device, if it was sent there since
+    /// it was last changed.
     pub(crate) fn tensor(&self, kind: tch::Kind, shape: &[i64]) -> Tensor {
+        let words = if self.sent {
+            &self.on_device
+        } else {
+            &self.host
+        };
         let elements: i64 = shape.iter().product();
-        self.tensor
-            .view_dtype(kind)
-            .narrow(0, 0, elements)
-            .view(shape)
+        words.view_dtype(kind).narrow(0, 0, elements).view(shape)
     }
 }
 
 impl starling_tree::Memory for PinnedMemory {
     fn words(&self) -> &[u64] {
         // SAFETY: the tensor owns so many contiguous words, which only `words_mut` writes.
-        unsafe { std::slice::from_raw_parts(self.tensor.data_ptr().cast(), self.words) }
+        unsafe { std::slice::from_raw_parts(self.host.data_ptr().cast(), self.words) }
     }
 
     fn words_mut(&mut self) -> &mut [u64] {
+        self.sent = false;
         // SAFETY: as above, and nobody else has the tensor's memory while `self` is borrowed.
-        unsafe { std::slice::from_raw_parts_mut(self.tensor.data_ptr().cast(), self.words) }
+        unsafe { std::slice::from_raw_parts_mut(self.host.data_ptr().cast(), self.words) }
     }
 
     fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn std::any::Any {
         self
     }
 }

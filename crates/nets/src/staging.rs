@@ -39,9 +39,9 @@ impl Staging {
         native::write_bytes(&self.host, first * self.row_bytes, bytes);
     }
 
-    /// Overwrites all rows with those of an array of the same size and brings them to the device.
-    /// A GPU fetches a [`pin`]ned array in its own time: it must not change before the thread's
-    /// stream got there.
+    /// Overwrites all rows with those of an array of the same size and brings them to the device,
+    /// where they come from if the array was [`sent`](send) there. A GPU fetches a [`pin`]ned
+    /// array in its own time: it must not change before the thread's stream got there.
     pub fn load(&self, array: &Array) {
         let memory = array
             .memory()
@@ -75,6 +75,24 @@ impl Staging {
 /// Moves an array to memory from which the device can fetch by itself, where the device is a GPU.
 pub fn pin(array: &mut Array, device: Device) {
     if let Device::Cuda(_) = device {
-        array.move_to(native::PinnedMemory::new);
+        array.move_to(|words| native::PinnedMemory::new(words, device));
     }
+}
+
+/// Brings those arrays that are [`pin`]ned to their device, and waits until they are there: any
+/// thread may do so ahead of the one that [`load`](Staging::load)s them.
+pub fn send<'a>(arrays: impl IntoIterator<Item = &'a mut Array>) {
+    let mut device = Device::Cpu;
+    for array in arrays {
+        let memory = array
+            .memory_mut()
+            .and_then(|memory| memory.as_any_mut().downcast_mut());
+        if let Some(memory) = memory {
+            let memory: &mut native::PinnedMemory = memory;
+            device = memory.device();
+            native::own_stream(device);
+            memory.send();
+        }
+    }
+    native::synchronize(device);
 }

@@ -108,6 +108,9 @@ pub trait Memory: Debug + Send + Sync {
 
     /// For those who know what kind of memory it may be.
     fn as_any(&self) -> &dyn Any;
+
+    /// The same, for those who change it.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
 /// Where the elements are. A copy of an array is always on the heap.
@@ -173,6 +176,14 @@ impl Array {
         match &self.words {
             Words::Heap(_) => None,
             Words::Special(memory) => Some(&**memory),
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn memory_mut(&mut self) -> Option<&mut dyn Memory> {
+        match &mut self.words {
+            Words::Heap(_) => None,
+            Words::Special(memory) => Some(&mut **memory),
         }
     }
 
@@ -412,6 +423,10 @@ mod tests {
         }
 
         fn as_any(&self) -> &dyn Any {
+            self
+        }
+
+        fn as_any_mut(&mut self) -> &mut dyn Any {
             self
         }
     }

@@ -14,7 +14,7 @@ use starling_tree::Array;
 use super::SequenceInputs;
 use crate::trained::Followed;
 use crate::value_based::ValueConfig;
-use crate::{Batch, LearnError, Learner, Progress, Report, Saved};
+use crate::{Batch, LearnError, Learner, Progress, Report, Saved, Started};
 
 /// What one algorithm that learns from sequences does differently from another.
 pub(crate) trait SequenceMethod: Send + 'static {
@@ -130,6 +130,10 @@ fn descend<M: SequenceMethod>(
 
 impl<M: SequenceMethod> Learner for SequenceLearner<M> {
     fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError> {
+        self.start(batch, progress)?.finish()
+    }
+
+    fn start(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Started, LearnError> {
         let Batch::Sequences(batch) = batch else {
             let wanted = "sequences";
             return Err(LearnError::WrongBatch { wanted });
@@ -148,24 +152,27 @@ impl<M: SequenceMethod> Learner for SequenceLearner<M> {
         let outcome = self
             .graph
             .run(|| descend(method, params, target, optimizer, inputs));
-        let numbers = array_of(&outcome.numbers);
-        let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));
-        let names = ["loss", "grad_norm"].into_iter();
-        let names = names.chain(M::REPORTED.iter().copied());
-        let mut metrics: Vec<(&'static str, f64)> = names.zip(numbers).collect();
-        metrics.push(("learning_rate", learning_rate));
-        if shared.epsilon_ladder.is_none() {
-            metrics.push(("epsilon", shared.decayed_epsilon(progress.env_steps)));
-        }
-        let priorities = shared.priority.is_some().then(|| {
-            let eta = self.method.sequence().priority_eta;
-            sequence_priorities(&array_of(&outcome.errors), &batch.mask, eta)
-        });
+        let numbers = outcome.numbers.shallow_clone();
+        let eta = self.method.sequence().priority_eta;
+        let prioritized = shared.priority.as_ref();
+        let errors = prioritized.map(|_| (outcome.errors.shallow_clone(), batch.mask.clone()));
         self.nets
             .updated(shared.target_every_updates, shared.target_tau);
-        let mut report = Report::checked(metrics, priorities)?;
-        report.assemble_s = assemble_s;
-        Ok(report)
+        let mut known = vec![("learning_rate", learning_rate)];
+        if shared.epsilon_ladder.is_none() {
+            known.push(("epsilon", shared.decayed_epsilon(progress.env_steps)));
+        }
+        Ok(Started::new(move || {
+            let numbers = array_of(&numbers);
+            let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));
+            let names = ["loss", "grad_norm"].iter().chain(M::REPORTED).copied();
+            let metrics = names.zip(numbers).chain(known).collect();
+            let priorities =
+                errors.map(|(errors, mask)| sequence_priorities(&array_of(&errors), &mask, eta));
+            let mut report = Report::checked(metrics, priorities)?;
+            report.assemble_s = assemble_s;
+            Ok(report)
+        }))
     }
 
     fn weights(&self) -> Vec<f32> {

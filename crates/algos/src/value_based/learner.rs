@@ -14,7 +14,7 @@ use starling_tree::{Array, Spec, Tree};
 use super::policy::draw_fractions;
 use super::{Errors, Method, ValueConfig, mask, pick, replace};
 use crate::trained::Followed;
-use crate::{Batch, LearnError, Learner, Progress, Report, Saved};
+use crate::{Batch, LearnError, Learner, Progress, Report, Saved, Started};
 
 /// Online and target network, and what moves them.
 pub(crate) struct ValueLearner<M> {
@@ -270,6 +270,10 @@ fn descend<M: Method>(
 
 impl<M: Method> Learner for ValueLearner<M> {
     fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError> {
+        self.start(batch, progress)?.finish()
+    }
+
+    fn start(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Started, LearnError> {
         let Batch::Transitions(batch) = batch else {
             let wanted = "transitions";
             return Err(LearnError::WrongBatch { wanted });
@@ -288,23 +292,24 @@ impl<M: Method> Learner for ValueLearner<M> {
         let outcome = self
             .graph
             .run(|| descend(config, method, params, target, optimizer, inputs));
-        let numbers = array_of(&outcome.numbers);
-        let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));
-        let mut metrics: Vec<(&'static str, f64)> = REPORTED.into_iter().zip(numbers).collect();
-        metrics.push(("learning_rate", learning_rate));
-        if self.config.epsilon_ladder.is_none() {
-            let epsilon = self.config.decayed_epsilon(progress.env_steps);
-            metrics.push(("epsilon", epsilon));
-        }
-        let priorities = self.config.priority.is_some().then(|| {
-            let priorities = array_of(&outcome.priorities);
-            priorities.as_slice::<f32>().to_vec()
-        });
+        let numbers = outcome.numbers.shallow_clone();
+        let priorities = config.priority.as_ref().map(|_| &outcome.priorities);
+        let priorities = priorities.map(Tensor::shallow_clone);
         self.nets
-            .updated(self.config.target_every_updates, self.config.target_tau);
-        let mut report = Report::checked(metrics, priorities)?;
-        report.assemble_s = assemble_s;
-        Ok(report)
+            .updated(config.target_every_updates, config.target_tau);
+        let mut known = vec![("learning_rate", learning_rate)];
+        if config.epsilon_ladder.is_none() {
+            known.push(("epsilon", config.decayed_epsilon(progress.env_steps)));
+        }
+        Ok(Started::new(move || {
+            let numbers = array_of(&numbers);
+            let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));
+            let metrics = REPORTED.into_iter().zip(numbers).chain(known).collect();
+            let priorities = priorities.map(|all| array_of(&all).as_slice::<f32>().to_vec());
+            let mut report = Report::checked(metrics, priorities)?;
+            report.assemble_s = assemble_s;
+            Ok(report)
+        }))
     }
 
     fn weights(&self) -> Vec<f32> {
