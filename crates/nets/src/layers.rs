@@ -130,9 +130,18 @@ impl Conv2d {
                 panic!("an image has four dimensions");
             };
             let (rows, columns) = (height / stride, width / stride);
-            x.reshape([n, channels, rows, stride, columns, stride])
-                .permute([0, 2, 4, 1, 3, 5])
-                .contiguous()
+            let arranged = |x: &Tensor, beside: i64| {
+                x.reshape([n, channels, rows, stride, columns, beside])
+                    .permute([0, 2, 4, 1, 3, 5])
+                    .contiguous()
+            };
+            // Four bytes that stay side by side move as one word.
+            let words = x.kind() == Kind::Uint8 && stride == 4 && x.is_contiguous();
+            let blocks = match words {
+                true => arranged(&x.view_dtype(Kind::Int), 1).view_dtype(Kind::Uint8),
+                false => arranged(x, stride),
+            };
+            blocks
                 .reshape([n, rows, columns, channels * stride * stride])
                 .permute([0, 3, 1, 2])
         };

@@ -486,12 +486,17 @@ mod tests {
         }
     }
 
-    /// However an image lies in memory, features and gradients are the same. The sizes are no
-    /// multiples of the stride.
+    /// However an image lies in memory, features and gradients are the same. Sizes are
+    /// multiples of the stride or not.
     #[test]
     fn the_order_in_memory_changes_nothing() {
-        for torso in [TorsoKind::Nature, TorsoKind::Shallow, TorsoKind::ResNet] {
-            let space = Space::bytes(&[3, 50, 43], 255);
+        for (torso, width) in [
+            (TorsoKind::Nature, 43),
+            (TorsoKind::Nature, 44),
+            (TorsoKind::Shallow, 42),
+            (TorsoKind::ResNet, 43),
+        ] {
+            let space = Space::bytes(&[3, 52, width], 255);
             let outcome = |channels_last: bool| {
                 let config = NetConfig {
                     torso,
@@ -502,9 +507,11 @@ mod tests {
                 let torso = Torso::new(&mut layout, "t", &space, &config).unwrap();
                 let rng = &mut stream(1, "init", 0);
                 let params = Params::init(&Arc::new(layout), rng, Device::Cpu).trainable();
-                let pixels = Tensor::arange(2 * 3 * 50 * 43, (Kind::Int64, Device::Cpu));
+                let size = [2, 3, 52, width as i64];
+                let pixels =
+                    Tensor::arange(size.iter().product::<i64>(), (Kind::Int64, Device::Cpu));
                 let pixels = (pixels * 7919).remainder(256).to_kind(Kind::Uint8);
-                let obs = Tree::Leaf(pixels.reshape([2, 3, 50, 43]));
+                let obs = Tree::Leaf(pixels.reshape(size));
                 let features = torso.forward(&params, &obs);
                 let gradient = params.gradient(&features.square().sum(Kind::Float));
                 (features.detach(), gradient)
