@@ -62,8 +62,8 @@ pub struct Settings {
     pub tf32: bool,
     /// Threads of one libtorch operation of the learner; 0 chooses by mode and cores.
     pub torch_threads: usize,
-    /// With `asynchronous` and a replay: threads that store steps and draw batches ahead of the
-    /// learner, into memory that a GPU fetches by itself; 0 leaves both to the learner.
+    /// With `asynchronous` and a replay: threads that store steps, and draw batches and bring them
+    /// to the device ahead of the learner; 0 leaves all of that to the learner.
     pub prefetch_threads: usize,
     /// With `asynchronous` and a replay: updates between two publications of the weights.
     pub publish_every_updates: u64,

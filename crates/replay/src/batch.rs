@@ -5,7 +5,7 @@ use starling_tree::{Array, DType, Spec, Tree};
 
 use crate::column::KeyCache;
 use crate::ring::{Plan, Ring};
-use crate::{Layout, ReplayError};
+use crate::{Layout, ReplayError, streaming};
 
 /// Names one entry of a replay, also after its place was given to another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -167,6 +167,7 @@ impl TransitionBatch {
         let obs = bytes_of(&mut self.obs);
         let parts = TransitionParts {
             keys: obs.iter().map(|_| KeyCache::default()).collect(),
+            unpacked: Vec::new(),
             obs,
             next_obs: bytes_of(&mut self.next_obs),
             records: bytes_of(&mut self.records),
@@ -185,6 +186,8 @@ impl TransitionBatch {
 /// The columns of a batch of transitions, to be written.
 pub(crate) struct TransitionParts<'a> {
     keys: Vec<KeyCache>,
+    /// Frames of one transition.
+    unpacked: Vec<u8>,
     obs: Vec<&'a mut [u8]>,
     next_obs: Vec<&'a mut [u8]>,
     records: Vec<&'a mut [u8]>,
@@ -246,18 +249,21 @@ impl TransitionParts<'_> {
         let next = plan.after(place, steps);
         for (leaf, frames) in plan.frames.iter().enumerate() {
             let column = &ring.obs[leaf];
-            let obs = item(self.obs[leaf], i, frames.bytes * frames.stack);
+            let size = frames.bytes * frames.stack;
+            let obs = item(self.obs[leaf], i, size);
+            let next_obs = item(self.next_obs[leaf], i, size);
             let keys = &mut self.keys[leaf];
-            column.read_back_with(place, obs, keys);
-            let next_obs = item(self.next_obs[leaf], i, frames.bytes * frames.stack);
-            // Frames that both show are not unpacked twice.
-            let shared = match column.is_packed() {
-                true => frames.stack.saturating_sub(steps) * frames.bytes,
-                false => 0,
-            };
-            let (old, new) = next_obs.split_at_mut(shared);
-            old.copy_from_slice(&obs[obs.len() - shared..]);
-            column.read_back_with(next, new, keys);
+            if column.is_packed() && steps <= frames.stack {
+                // Frames that both show are unpacked once, and where they stay in the caches.
+                let both = &mut self.unpacked;
+                both.resize(size + steps * frames.bytes, 0);
+                column.read_back_with(next, both, keys);
+                streaming::copy(obs, &both[..size]);
+                streaming::copy(next_obs, &both[both.len() - size..]);
+            } else {
+                column.read_back_with(place, obs, keys);
+                column.read_back_with(next, next_obs, keys);
+            }
         }
     }
 }

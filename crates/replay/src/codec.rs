@@ -101,7 +101,7 @@ const SAME: u8 = 3 << 6;
 /// The bits of the head that hold the length.
 const LENGTH: u8 = 63;
 /// Shorter parts would save little room, and reading them would take longer than copying.
-const SHORTEST: usize = 8;
+const SHORTEST: usize = 16;
 /// The longest part.
 const LONGEST: usize = LENGTH as usize + 1 + u16::MAX as usize;
 
