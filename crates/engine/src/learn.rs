@@ -491,3 +491,73 @@ impl Means {
         sums.map(|(name, sum, count)| (name, sum / count)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::RunConfig;
+    use crate::parts::{Collectors, Parts};
+    use crate::profile::Profile;
+    use crate::transport::Weights;
+
+    /// With batches drawn ahead or without: every update that was started ends, its priorities
+    /// reach the replay, and its buffers come back.
+    #[test]
+    fn updates_end_and_their_buffers_come_back() {
+        let config = RunConfig::from_value(&json!({
+            "env": {"id": "CartPole-v1"},
+            "algo": {
+                "name": "dqn",
+                "capacity_steps": 4_000,
+                "learning_starts_steps": 100,
+                "batch_size": 16,
+                "replay_ratio": 8,
+                "priority": {"alpha": 0.6},
+            },
+            "envs": 4,
+            "device": "cpu",
+        }))
+        .unwrap();
+        let progress = Progress {
+            env_steps: 0,
+            total_steps: 1_000,
+        };
+        for threads in [0, 2] {
+            let mut parts = Parts::make(&config, 0).unwrap();
+            let Collectors::Serial(actor) = &mut parts.collectors else {
+                panic!("the usual mode is serial");
+            };
+            let env = config.env_spec().unwrap().make(&config.env).unwrap();
+            let spaces = crate::config::spaces_of(&*env);
+            let mut pupil =
+                Pupil::new(&*parts.algorithm, &spaces, 1, Device::Cpu, 4, threads).unwrap();
+            let weights = Weights {
+                version: 0,
+                values: pupil.learner.weights(),
+            };
+            for _ in 0..40 {
+                actor.collect(&weights, 0, &Profile::default()).unwrap();
+                pupil.absorb(&[(0, actor.rollout())], progress, 0).unwrap();
+            }
+            assert_eq!(pupil.under_way.is_some(), threads > 0);
+            pupil.settle(progress).unwrap();
+
+            let Feed::Replay(feed) = &mut pupil.feed else {
+                panic!("action values are learned from a replay");
+            };
+            let ahead = feed.prefetcher.as_ref().map_or(0, Prefetcher::ahead);
+            assert_eq!(feed.spare.len() + ahead, (2 * threads).max(1));
+            let (samples, _) = feed.counts();
+            assert_eq!(samples, 16 * (pupil.updates + ahead as u64));
+            assert!(pupil.updates > 50, "{}", pupil.updates);
+            let mut batch = TransitionBatch::new(feed.replay.layout(), 16);
+            feed.replay
+                .sample_into(&mut batch, 1.0, &mut feed.rng)
+                .unwrap();
+            let weights = batch.weights.as_slice::<f32>();
+            assert!(weights.iter().any(|weight| *weight != weights[0]));
+        }
+    }
+}
