@@ -439,7 +439,8 @@ fn failed(progress: Progress, source: LearnError) -> EngineError {
     }
 }
 
-/// Stores rollouts, each with the number of its first environment, and returns how many steps they have.
+/// Stores rollouts, each with the number of its first environment, and returns how many steps
+/// they have.
 fn insert<'a>(
     replay: &Replay,
     rollouts: impl Iterator<Item = &'a (usize, &'a Rollout)>,

@@ -39,8 +39,8 @@ impl Staging {
         native::write_bytes(&self.host, first * self.row_bytes, bytes);
     }
 
-    /// Overwrites all rows with those of an array of the same size and brings them to the device,
-    /// where they come from if the array was [`sent`](send) there. A GPU fetches a [`pin`]ned
+    /// Overwrites all rows with those of an array of the same size and brings them to the device;
+    /// an array that was [`sent`](send) is copied from its place there. A GPU fetches a [`pin`]ned
     /// array in its own time: it must not change before the thread's stream got there.
     pub fn load(&self, array: &Array) {
         let memory = array
