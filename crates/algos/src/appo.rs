@@ -238,8 +238,9 @@ struct AppoLearner {
     model: Model,
     trained: Trained,
     prepared: Option<Prepared>,
-    /// V-trace with the weights of the beginning of an update.
-    targets: Graph<Targets>,
+    /// V-trace with the weights at the start of an update, into `prepared`; its output is the
+    /// mean importance weight.
+    targets: Graph<Tensor>,
     /// By size: the numbers of the environments of a minibatch, and the step that learns from
     /// them.
     minibatches: BTreeMap<usize, (Tensor, Graph<()>)>,
@@ -248,11 +249,14 @@ struct AppoLearner {
     sums: Tensor,
 }
 
-/// Advantages and value targets of a rollout, `[T, B]`, and the mean importance weight.
+/// Advantages and value targets of a rollout, `[T, B]`.
+///
+/// They are views of the learner's [`Prepared`] memory, which stays in place for as long as a
+/// recorded minibatch step reads from it. The output of another graph would not do: in its first
+/// runs that is new memory each time.
 struct Targets {
     advantages: Tensor,
     values: Tensor,
-    mean_rho: Tensor,
 }
 
 impl Learner for AppoLearner {
@@ -282,9 +286,10 @@ impl Learner for AppoLearner {
         let _ = self.sums.zero_();
 
         let whole = Trajectory::whole(prepared);
-        let targets = self
+        let targets = Targets::of(prepared);
+        let mean_rho = self
             .targets
-            .run(|| find_targets(&whole, model, params, config));
+            .run(|| targets.find(&whole, model, params, config));
         let mut order: Vec<i64> = (0..prepared.envs as i64).collect();
         let size = order.len().div_ceil(config.minibatches.min(order.len()));
         let device = self.sums.device();
@@ -314,7 +319,7 @@ impl Learner for AppoLearner {
         let means = starling_nets::array_of(&(&self.sums / steps));
         let means = means.as_slice::<f32>().iter().map(|&mean| f64::from(mean));
         let mut metrics: Vec<_> = REPORTED.into_iter().zip(means).collect();
-        metrics.push(("importance_weight", targets.mean_rho.double_value(&[])));
+        metrics.push(("importance_weight", mean_rho.double_value(&[])));
         metrics.push(("learning_rate", learning_rate));
         let mut report = Report::checked(metrics, None)?;
         report.assemble_s = loaded.seconds;
@@ -335,31 +340,45 @@ impl Learner for AppoLearner {
 }
 
 impl Targets {
+    fn of(prepared: &Prepared) -> Self {
+        let shape = [prepared.steps as i64, prepared.envs as i64];
+        Self {
+            advantages: prepared.advantages.view(shape),
+            values: prepared.returns.view(shape),
+        }
+    }
+
+    /// Computes V-trace with the present weights, overwrites the targets in place, and returns
+    /// the mean importance weight.
+    fn find(
+        &self,
+        whole: &Trajectory,
+        model: &Model,
+        params: &Params,
+        config: &Config,
+    ) -> Tensor {
+        let clips = RhoClips {
+            rho: config.rho_clip,
+            c: config.c_clip,
+            pg_rho: None,
+            lambda: config.trace_lambda,
+        };
+        let judged = no_grad(|| whole.judge(model, params));
+        let (corrected, mean_rho) = whole.correct(&judged, config.reward_clipping, clips);
+        no_grad(|| {
+            self.advantages.shallow_clone().copy_(&corrected.surpluses);
+            self.values.shallow_clone().copy_(&corrected.targets);
+        });
+        mean_rho
+    }
+
     /// Those of some environments.
     fn select(&self, chosen: &Tensor) -> Targets {
         let column = |tensor: &Tensor| tensor.index_select(1, chosen);
         Targets {
             advantages: column(&self.advantages),
             values: column(&self.values),
-            mean_rho: self.mean_rho.shallow_clone(),
         }
-    }
-}
-
-/// V-trace with the present weights.
-fn find_targets(whole: &Trajectory, model: &Model, params: &Params, config: &Config) -> Targets {
-    let clips = RhoClips {
-        rho: config.rho_clip,
-        c: config.c_clip,
-        pg_rho: None,
-        lambda: config.trace_lambda,
-    };
-    let judged = no_grad(|| whole.judge(model, params));
-    let (corrected, mean_rho) = whole.correct(&judged, config.reward_clipping, clips);
-    Targets {
-        advantages: corrected.surpluses,
-        values: corrected.targets,
-        mean_rho,
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use starling_engine::{RunConfig, evaluate_checkpoint};
+use starling_engine::{Episodes, RunConfig, evaluate_checkpoint};
 use starling_envs::EnvOptions;
 use starling_envs::atari::{ActionSet, LifeLoss};
 use starling_record::{
@@ -84,7 +84,13 @@ pub fn saber(
     }
     let skip = u64::from(config.env.frame_skip.unwrap_or(4));
     let marks = [5 * MINUTE / skip, 30 * MINUTE / skip];
-    let played = evaluate_checkpoint(&judged, checkpoint, episodes, seed, &marks)?;
+    let episodes = Episodes {
+        count: episodes,
+        seed,
+        index: 0,
+        marks: marks.to_vec(),
+    };
+    let played = evaluate_checkpoint(&judged, checkpoint, &episodes)?;
     let [five_minutes, thirty_minutes]: [Vec<f64>; 2] = played
         .returns_at
         .try_into()

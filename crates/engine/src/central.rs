@@ -4,23 +4,26 @@
 //! The environments stand in two groups. While the threads step one, the actions of the other
 //! are chosen, so that neither side waits for the other as long as both take the same time.
 //! Each group is cut into more crews than there are threads, and a free thread takes the next
-//! crew whosever it is: where an episode begins anew, a step takes many times longer.
+//! waiting crew: where a new episode begins, a step takes many times longer.
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use starling_algos::{Part, Policy};
+use starling_envs::Pulse;
 
 use crate::collect::{CollectError, Crew};
+use crate::patience::SLICE;
 use crate::pool::{Pace, Station};
 use crate::{EngineError, Parcel, Transport as _, TransportError};
 
 /// Groups of environments that take turns.
 pub(crate) const GROUPS: usize = 2;
 
-/// Into how many crews a group of so many environments is cut.
+/// Into how many crews a group of `envs` environments is cut.
 pub(crate) fn crews(envs: usize, threads: usize) -> usize {
     const PER_THREAD: usize = 4;
     const LEAST_ENVS: usize = 4;
@@ -92,6 +95,12 @@ impl Central {
         self.groups.len()
     }
 
+    /// What shows whether the environments are moving.
+    pub(crate) fn pulses(&self) -> impl Iterator<Item = Arc<Pulse>> {
+        let crews = self.groups.iter().flat_map(|group| group.crews.iter().flatten());
+        crews.map(|crew| Arc::clone(crew.pulse()))
+    }
+
     /// Starts all threads.
     pub(crate) fn start(
         self: Box<Self>,
@@ -102,18 +111,20 @@ impl Central {
         let mut handles = Vec::new();
         for thread in 0..self.threads {
             let (its_station, todo, done) = (station.clone(), todo.clone(), done.clone());
+            let name = format!("envs-{thread}");
+            let who = name.clone();
             let work = move || {
-                its_station.guard(thread, || {
+                its_station.guard(&who, || {
                     step(&its_station, &todo, &done);
                     Ok(())
                 });
             };
-            handles.push(station.spawn(format!("envs-{thread}"), thread, work)?);
+            handles.push(station.spawn(name, thread, work)?);
         }
         let core = self.threads;
         let its_station = station.clone();
         let work = move || {
-            its_station.guard(0, || self.run(&its_station, &jobs, &results));
+            its_station.guard("central", || self.run(&its_station, &jobs, &results));
         };
         handles.push(station.spawn("central".into(), core, work)?);
         Ok(handles)
@@ -169,20 +180,12 @@ impl Central {
     ) -> Result<(), EngineError> {
         let began = Instant::now();
         while self.groups[turn].crews.iter().any(Option::is_none) {
-            let done = results.recv_timeout(station.patience).map_err(|error| {
-                let what = match error {
-                    RecvTimeoutError::Timeout => "the environments of a thread to step",
-                    RecvTimeoutError::Disconnected => {
-                        "the threads of the environments, which ended"
-                    }
-                };
-                TransportError::TimedOut {
-                    who: "the acting thread",
-                    what,
-                    seconds: station.patience.as_secs(),
-                }
-            })?;
-            self.groups[done.group].crews[done.number] = Some(done.crew?);
+            match results.recv_timeout(SLICE) {
+                Ok(done) => self.groups[done.group].crews[done.number] = Some(done.crew?),
+                // The learner watches over the environments and ends the run if one is stuck.
+                Err(RecvTimeoutError::Timeout) if !station.transport.is_closed() => {}
+                Err(_) => return Err(TransportError::Closed.into()),
+            }
         }
         station.profile.add("central", "wait", began.elapsed());
         Ok(())

@@ -6,8 +6,8 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use starling_algos::{Acting, Algorithm, Experience, Part, Policy};
 use starling_envs::{
-    EnvError, EnvOptions, EnvSpec, Episode, RestartBudget, Rng, Rollout, VecEnv, VecSnapshot,
-    stream,
+    EnvError, EnvOptions, EnvSpec, Episode, Pulse, RestartBudget, Rng, Rollout, VecEnv,
+    VecSnapshot, stream,
 };
 use starling_nets::{Device, ShapeMismatch};
 use starling_tree::{Array, Spec, Tree};
@@ -179,7 +179,7 @@ impl Actor {
         self.crew.episodes()
     }
 
-    /// From now on environments that report an error are made anew, as far as the budget goes.
+    /// From now on environments that report an error are restarted, within the budget.
     pub fn restart_failed(
         &mut self,
         spec: &EnvSpec,
@@ -241,6 +241,11 @@ impl Crew {
         self.place
     }
 
+    /// Shows whether the environments are moving.
+    pub(crate) fn pulse(&self) -> &Arc<Pulse> {
+        self.envs.pulse()
+    }
+
     pub(crate) fn rollout(&self) -> &Rollout {
         &self.rollout
     }
@@ -291,7 +296,7 @@ impl Crew {
         self.envs.finished().collect()
     }
 
-    /// Hands over the rollout and goes on with another buffer, `spare` if there is one.
+    /// Hands over the rollout and continues with another buffer, `spare` if there is one.
     pub(crate) fn take_rollout(&mut self, spare: Option<Rollout>) -> Rollout {
         let mut next = spare.unwrap_or_else(|| self.rollout.clone());
         // The next rollout begins where this one ended: its last row has to be there.
@@ -390,7 +395,7 @@ impl From<CollectError> for crate::EngineError {
     }
 }
 
-/// From now on environments of this kind that report an error are made anew.
+/// From now on environments of this kind that report an error are restarted.
 pub(crate) fn restart_failed(
     envs: &mut VecEnv,
     spec: &EnvSpec,
@@ -401,10 +406,10 @@ pub(crate) fn restart_failed(
     envs.restart_failed(move || spec.make(&options), Arc::clone(budget));
 }
 
-/// Says which environments were made anew, and calls `each` with their numbers in the vector.
+/// Says which environments were restarted, and calls `each` with their numbers in the vector.
 pub(crate) fn warn_of_restarts(envs: &mut VecEnv, mut each: impl FnMut(usize)) {
     for restart in envs.restarts() {
-        tracing::warn!("an environment failed and is made anew: {}", restart.cause);
+        tracing::warn!("environment failed; restarting it: {}", restart.cause);
         each(restart.env);
     }
 }

@@ -1,5 +1,7 @@
 //! Everything that defines a run.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use starling_algos::registry::{self, AlgoSpec};
@@ -38,15 +40,16 @@ pub struct RunConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Every random stream of the run follows from it.
+    /// Seed of all random streams.
     pub seed: u64,
     /// Steps of all environments together.
     pub steps: u64,
     /// `serial` (reproducible bit for bit), `threads` or `central`.
     pub mode: Mode,
-    /// Actors go on while the learner learns, with slightly old weights (not with `serial`).
+    /// Actors keep collecting while the learner learns, with slightly older weights (not with
+    /// `serial`).
     pub asynchronous: bool,
-    /// With `asynchronous`: act with the weights of exactly so many updates ago, so that what is
+    /// With `asynchronous`: act with the weights of exactly this many updates ago, so that what is
     /// learned does not depend on the speed of the machine; null for the latest weights.
     pub fixed_lag: Option<u64>,
     /// Environments of the run; 0 chooses by mode, cores and device.
@@ -67,22 +70,26 @@ pub struct Settings {
     pub prefetch_threads: usize,
     /// With `asynchronous` and a replay: updates between two publications of the weights.
     pub publish_every_updates: u64,
-    /// Each environment first plays up to so many random steps, so that they do not run in step.
+    /// Each environment first takes a random number of random steps, up to this many, so that
+    /// episodes do not end at the same time.
     pub decorrelate_steps: u64,
-    /// End the run when the mean return of the last 100 episodes reaches this.
+    /// End the run when the mean return of the last 100 episodes (on Atari: the mean score of the
+    /// last 100 games) reaches this.
     pub stop_at_return: Option<f64>,
     /// Steps between two rows of metrics.
     pub log_every_steps: u64,
-    /// What follows when an environment reports an error: `stop` ends the run with the reason,
-    /// `restart` cuts the episode off and makes the environment anew. A panic always ends the run.
+    /// What happens when an environment reports an error: `stop` ends the run with the reason,
+    /// `restart` cuts the episode off and restarts the environment. A panic always ends the run.
     pub on_env_error: OnEnvError,
-    /// With `on_env_error: restart`: how many environments may be made anew in the whole run.
+    /// With `on_env_error: restart`: most restarts in the whole run.
     pub max_env_restarts: u64,
     /// Evaluation on environments of its own.
     pub eval: EvalConfig,
     /// Checkpoints.
     pub checkpoint: CheckpointConfig,
-    /// Seconds that actors and learner wait for each other before the run ends with an error.
+    /// Seconds that a single call of an environment may take, and that actors and learner wait for
+    /// each other, before the run ends with an error. Time in which the whole process is paused
+    /// does not count.
     pub stall_timeout_s: f64,
 }
 
@@ -100,14 +107,14 @@ pub enum Mode {
     Central,
 }
 
-/// What follows when an environment reports an error.
+/// What happens when an environment reports an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnEnvError {
     /// The run ends with the reason.
     #[default]
     Stop,
-    /// Its episode is cut off, and it is made anew.
+    /// Its episode is cut off, and it is restarted.
     Restart,
 }
 
@@ -119,17 +126,22 @@ pub struct EvalConfig {
     pub every_steps: u64,
     /// Episodes per evaluation.
     pub episodes: usize,
+    /// Steps after which an episode of an evaluation is cut off: an agent may have found a way to
+    /// play forever.
+    pub max_steps: u64,
 }
 
 /// When to save, and what to keep.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
-    /// Steps between two checkpoints; 0 for one at the end only.
+    /// Steps between two checkpoints; 0 for none by steps.
     pub every_steps: u64,
+    /// Minutes between two checkpoints; 0 for none by time. There is always one at the end.
+    pub every_minutes: f64,
     /// How many of the latest to keep.
     pub keep_last: usize,
-    /// Keep one checkpoint for good every so many steps; null for none.
+    /// Steps between two checkpoints that are never removed; null for none.
     pub milestone_steps: Option<u64>,
 }
 
@@ -187,6 +199,7 @@ impl Default for EvalConfig {
         Self {
             every_steps: 0,
             episodes: 10,
+            max_steps: 27_000,
         }
     }
 }
@@ -195,6 +208,7 @@ impl Default for CheckpointConfig {
     fn default() -> Self {
         Self {
             every_steps: 100_000,
+            every_minutes: 10.0,
             keep_last: 3,
             milestone_steps: None,
         }
@@ -324,6 +338,16 @@ impl RunConfig {
         )?;
         let episodes = s.eval.episodes;
         require(episodes >= 1, "eval.episodes", episodes, "at least 1")?;
+        let limit = s.eval.max_steps;
+        require(limit >= 1, "eval.max_steps", limit, "at least 1")?;
+        let minutes = s.checkpoint.every_minutes;
+        require(
+            minutes.is_finite() && minutes >= 0.0,
+            "checkpoint.every_minutes",
+            minutes,
+            "0 or more",
+        )?;
+        between("decorrelate_steps", s.decorrelate_steps, 0, 100_000_000)?;
         let keep = s.checkpoint.keep_last;
         require(keep >= 1, "checkpoint.keep_last", keep, "at least 1")?;
 
@@ -346,8 +370,8 @@ impl RunConfig {
             s.prefetch_threads == 0 || free && s.prefetch_threads <= 64,
             "prefetch_threads",
             s.prefetch_threads,
-            "at most 64, and 0 unless asynchronous=true without fixed_lag: what is drawn ahead \
-             depends on the speed of the machine",
+            "at most 64, and only with asynchronous=true and without fixed_lag: what is drawn \
+             ahead depends on the speed of the machine",
         )?;
         require(
             s.publish_every_updates >= 1,
@@ -360,7 +384,8 @@ impl RunConfig {
             !(serial && s.asynchronous),
             "asynchronous",
             true,
-            "false with mode=serial: there is nobody to go on while the learner learns",
+            "false with mode=serial, which has no actors of their own; use mode=threads or \
+             mode=central",
         )?;
         Ok(())
     }
@@ -380,12 +405,46 @@ fn fits(key: &str, rows: usize, row_bytes: usize) -> Result<(), ConfigError> {
     require(wanted <= memory, key, rows, &allowed)
 }
 
-/// Memory of this machine, where the system says how much.
+/// Memory that this process may use, where the system says how much: the machine's, less if a
+/// control group (a container, a batch job) or `ulimit -v` allows less.
 fn memory_bytes() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-    let kilobytes: usize = line.split_whitespace().nth(1)?.parse().ok()?;
-    kilobytes.checked_mul(1024)
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let machine = read(Path::new("/proc/meminfo")).and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+        let kilobytes: usize = line.split_whitespace().nth(1)?.parse().ok()?;
+        kilobytes.checked_mul(1024)
+    });
+    let address_space = read(Path::new("/proc/self/limits")).and_then(|text| {
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.strip_prefix("Max address space"))?;
+        line.split_whitespace().next()?.parse().ok()
+    });
+    let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let group = group_limit(Path::new("/sys/fs/cgroup"), &groups);
+    [machine, address_space, group].into_iter().flatten().min()
+}
+
+/// The smallest memory limit of the control groups that `/proc/self/cgroup` names (`groups`), of
+/// either version, and of those around them.
+fn group_limit(root: &Path, groups: &str) -> Option<usize> {
+    let lines = groups.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let path = path.trim_start_matches('/');
+        match controllers {
+            "" => Some((root.to_owned(), path, "memory.max")),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                Some((root.join("memory"), path, "memory.limit_in_bytes"))
+            }
+            _ => None,
+        }
+    });
+    let limits = lines.flat_map(|(root, path, file)| {
+        let all: Vec<_> = Path::new(path).ancestors().map(|at| root.join(at).join(file)).collect();
+        all
+    });
+    let limits = limits.filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
+    limits.min()
 }
 
 /// The replay's settings stand among the algorithm's.
@@ -475,6 +534,28 @@ mod tests {
         assert_eq!(resolved["algo"]["minibatches"], 4);
         let again = RunConfig::from_value(&resolved).unwrap();
         assert_eq!(again.to_value(), resolved);
+    }
+
+    /// A container or a batch job may have less memory than the machine.
+    #[test]
+    fn control_groups_limit_the_memory() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let limit = |groups| group_limit(root.path(), groups);
+        assert_eq!(limit("0::/job/step\n"), None);
+        write("job/step/memory.max", "max\n");
+        assert_eq!(limit("0::/job/step\n"), None);
+        write("job/memory.max", "3000\n");
+        assert_eq!(limit("0::/job/step\n"), Some(3000));
+        write("job/step/memory.max", "2000\n");
+        assert_eq!(limit("0::/job/step\n"), Some(2000));
+        write("memory/old/memory.limit_in_bytes", "1000\n");
+        assert_eq!(limit("5:cpu:/old\n4:memory:/old\n"), Some(1000));
+        assert_eq!(limit("5:cpu:/old\n"), None);
     }
 
     #[test]

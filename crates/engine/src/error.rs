@@ -8,6 +8,7 @@ use starling_nets::{DeviceError, ShapeMismatch};
 use starling_replay::{ReplayError, SnapshotError};
 
 use crate::TransportError;
+use crate::patience::Still;
 
 /// What ends a run before its time.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,23 @@ pub enum EngineError {
     /// The threads that draw batches ahead failed.
     #[error("the threads that draw batches ahead (prefetch_threads) failed: {0}")]
     Prefetch(String),
+    /// An environment does not return.
+    #[error(
+        "environment {env} has not returned from step() or reset() for {seconds} s \
+         (stall_timeout_s)"
+    )]
+    Stuck {
+        /// Its number in the run.
+        env: u64,
+        /// How long.
+        seconds: u64,
+    },
+    /// A thread of the run ended unexpectedly.
+    #[error("the thread {0}")]
+    Thread(String),
+    /// The weights do not fit the policy.
+    #[error("the policy cannot use these weights: {0}")]
+    Weights(String),
     /// Actors and learner lost each other.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -67,9 +85,16 @@ pub enum EngineError {
 
 impl From<ShapeMismatch> for EngineError {
     fn from(error: ShapeMismatch) -> Self {
-        let step = 0;
-        let source = LearnError::from(error);
-        EngineError::Learn { step, source }
+        EngineError::Weights(error.0)
+    }
+}
+
+impl From<Still> for EngineError {
+    fn from(still: Still) -> Self {
+        EngineError::Stuck {
+            env: still.env,
+            seconds: still.time.as_secs(),
+        }
     }
 }
 

@@ -1,7 +1,10 @@
 //! How good a policy is: whole episodes on environments of their own, without exploration.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use starling_algos::{Acting, Algorithm, Part, Policy};
-use starling_envs::{Rng, Rollout, VecEnv, stream};
+use starling_envs::{Pulse, Rng, Rollout, VecEnv, stream};
 use starling_nets::Device;
 use starling_record::{Checkpoint, Row, Summary};
 use starling_tree::Tree;
@@ -11,7 +14,7 @@ use crate::collect::{forget_ended, restart_failed, warn_of_restarts};
 use crate::{EngineError, RunConfig, Weights};
 
 /// The episodes of one evaluation, in a fixed order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evaluation {
     /// Sum of rewards of each episode.
     pub returns: Vec<f64>,
@@ -19,6 +22,21 @@ pub struct Evaluation {
     pub lengths: Vec<f64>,
     /// For each of the steps that were asked for, the sum of rewards of each episode so far.
     pub returns_at: Vec<Vec<f64>>,
+    /// Episodes that were cut off at `eval.max_steps`.
+    pub cut_off: usize,
+}
+
+/// Which episodes to play.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Episodes {
+    /// How many.
+    pub count: usize,
+    /// Together with `index` it fixes all random streams.
+    pub seed: u64,
+    /// Which evaluation this is.
+    pub index: u64,
+    /// Steps of an episode at which its return so far is noted.
+    pub marks: Vec<u64>,
 }
 
 impl Evaluation {
@@ -31,6 +49,7 @@ impl Evaluation {
     pub fn row(&self) -> Row {
         let mut row = Row::new();
         row.set("episodes", self.returns.len() as f64);
+        row.set("cut_off", self.cut_off as f64);
         row.set_summary("Return", &Summary::of(self.returns.iter().copied()));
         row.set_summary("Length", &Summary::of(self.lengths.iter().copied()));
         row
@@ -40,27 +59,35 @@ impl Evaluation {
 /// Environments at most; more of them save nothing.
 const MOST_ENVS: usize = 16;
 
-/// Plays `episodes` episodes of a run's environment with the given weights.
+/// Plays episodes of a run's environment with the given weights, each cut off after
+/// `eval.max_steps` steps. Returns `None` if `cancel` is set before the end.
 ///
 /// Every environment plays a fixed number of them, so that short episodes do not count more
-/// than long ones. Seed and `index` (which evaluation this is) fix all chance in it. `marks` are
-/// steps of an episode at which its return so far is noted.
-#[expect(clippy::too_many_arguments, reason = "each is another thing")]
+/// than long ones. `pulse` shows other threads whether the environments are moving.
 pub fn evaluate(
     config: &RunConfig,
     algorithm: &dyn Algorithm,
     weights: &Weights,
     device: Device,
-    episodes: usize,
-    seed: u64,
-    index: u64,
-    marks: &[u64],
-) -> Result<Evaluation, EngineError> {
+    episodes: &Episodes,
+    cancel: &AtomicBool,
+    pulse: Arc<Pulse>,
+) -> Result<Option<Evaluation>, EngineError> {
+    let Episodes {
+        count: episodes,
+        seed,
+        index,
+        ref marks,
+    } = *episodes;
     let count = episodes.min(MOST_ENVS);
     let first = index.wrapping_mul(MOST_ENVS as u64);
     let spec = config.env_spec()?;
-    let options = config.env.for_evaluation();
+    let mut options = config.env.for_evaluation();
+    let most = config.settings.eval.max_steps;
+    let own = options.max_episode_steps.or(spec.max_episode_steps);
+    options.max_episode_steps = Some(own.map_or(most, |own| own.min(most)));
     let mut envs = VecEnv::new(spec, &options, count, seed, "eval", first)?;
+    envs.set_pulse(pulse);
     if let Some(budget) = config.restart_budget() {
         restart_failed(&mut envs, spec, &options, &budget);
     }
@@ -86,6 +113,9 @@ pub fn evaluate(
 
     envs.reset(&mut rollout)?;
     while (0..count).any(|env| played[env].len() < quota(env)) {
+        if cancel.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         let mut acting = Acting {
             explore: false,
             env_steps: 0,
@@ -130,20 +160,21 @@ pub fn evaluate(
             .map(|played| played.noted.get(mark).copied().unwrap_or(played.return_));
         returns.collect()
     };
-    Ok(Evaluation {
+    // Not counted where the environment's own limit is as short.
+    let cut_off = |played: &&&Played| own.is_none_or(|own| own > most) && played.length >= most as f64;
+    Ok(Some(Evaluation {
         returns: in_order.iter().map(|played| played.return_).collect(),
         lengths: in_order.iter().map(|played| played.length).collect(),
         returns_at: (0..marks.len()).map(at).collect(),
-    })
+        cut_off: in_order.iter().filter(cut_off).count(),
+    }))
 }
 
 /// Plays episodes with the weights of a checkpoint, and notes the returns at some steps of each.
 pub fn evaluate_checkpoint(
     config: &RunConfig,
     checkpoint: &Checkpoint,
-    episodes: usize,
-    seed: u64,
-    marks: &[u64],
+    episodes: &Episodes,
 ) -> Result<Evaluation, EngineError> {
     starling_nets::set_threads(config.torch_threads());
     let algorithm = config.algorithm()?;
@@ -152,16 +183,18 @@ pub fn evaluate_checkpoint(
         version: 0,
         values: weights_of(config, checkpoint, &*algorithm, device)?,
     };
-    evaluate(
+    let never = AtomicBool::new(false);
+    let played = evaluate(
         config,
         &*algorithm,
         &weights,
         device,
         episodes,
-        seed,
-        0,
-        marks,
-    )
+        &never,
+        Arc::default(),
+    )?;
+    // Nobody can cancel it.
+    Ok(played.unwrap_or_default())
 }
 
 /// The policy of a checkpoint, ready to act.
@@ -223,6 +256,10 @@ impl Course {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use starling_envs::registry;
+    use starling_envs::{Action, Env, EnvError, EnvSpec, ObsMut, Space, Step};
+
     use super::*;
 
     #[test]
@@ -232,5 +269,109 @@ mod tests {
             course.step(2.0, &[2, 4, 9]);
         }
         assert_eq!(course.noted, [4.0, 8.0]);
+    }
+
+    /// Pays the number of the lever that is pulled; ends after one step, or never.
+    struct Levers {
+        ends: bool,
+    }
+
+    impl Env for Levers {
+        fn observation_space(&self) -> Space {
+            Space::unbounded(&[1])
+        }
+
+        fn action_space(&self) -> Space {
+            Space::Discrete { n: 2 }
+        }
+
+        fn reset(&mut self, _: &mut Rng, mut obs: ObsMut<'_>) -> Result<(), EnvError> {
+            obs.write(&[1f32]);
+            Ok(())
+        }
+
+        fn step(
+            &mut self,
+            action: Action<'_>,
+            _: &mut Rng,
+            mut obs: ObsMut<'_>,
+        ) -> Result<Step, EnvError> {
+            obs.write(&[1f32]);
+            let Action::Discrete(lever) = action else {
+                return Err(EnvError::Failed("no lever".into()));
+            };
+            Ok(Step {
+                reward: lever as f32,
+                terminated: self.ends,
+                truncated: false,
+            })
+        }
+    }
+
+    fn play(id: &'static str, ends: bool, count: usize, cancel: bool) -> Option<Evaluation> {
+        let spec = EnvSpec {
+            id,
+            family: "test",
+            max_episode_steps: None,
+            reward_threshold: None,
+            summary: "two levers",
+            options: &[],
+            bare: match ends {
+                true => |_, _| Ok(Box::new(Levers { ends: true })),
+                false => |_, _| Ok(Box::new(Levers { ends: false })),
+            },
+        };
+        registry::add(spec).unwrap();
+        let config = RunConfig::from_value(&json!({
+            "env": {"id": id},
+            "algo": {"name": "dqn", "epsilon_end": 1.0, "epsilon_eval": 0.0},
+            "device": "cpu",
+            "eval": {"max_steps": 50},
+        }))
+        .unwrap();
+        let algorithm = config.algorithm().unwrap();
+        let weights = Weights {
+            version: 0,
+            values: algorithm.learner(1, Device::Cpu).weights(),
+        };
+        let episodes = Episodes {
+            count,
+            seed: 1,
+            ..Episodes::default()
+        };
+        let cancel = AtomicBool::new(cancel);
+        let played = evaluate(
+            &config,
+            &*algorithm,
+            &weights,
+            Device::Cpu,
+            &episodes,
+            &cancel,
+            Arc::default(),
+        );
+        played.unwrap()
+    }
+
+    /// In training every action would be random here. In an evaluation the same state has the same
+    /// action each time.
+    #[test]
+    fn evaluations_do_not_explore() {
+        let played = play("LeversEnd-v0", true, 64, false).unwrap();
+        assert_eq!(played.returns.len(), 64);
+        assert!(played.returns.iter().all(|other| *other == played.returns[0]));
+        assert_eq!(played.cut_off, 0);
+    }
+
+    /// An agent that plays forever does not keep a run from continuing.
+    #[test]
+    fn evaluations_end_though_episodes_do_not() {
+        let played = play("LeversGoOn-v0", false, 20, false).unwrap();
+        assert!(played.lengths.iter().all(|length| *length == 50.0));
+        assert_eq!(played.cut_off, 20);
+    }
+
+    #[test]
+    fn evaluations_can_be_cancelled() {
+        assert_eq!(play("LeversCancelled-v0", false, 2, true), None);
     }
 }

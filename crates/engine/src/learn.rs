@@ -1,8 +1,10 @@
 //! The learner's side: experience in, updates, weights out.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 use starling_algos::{
     Algorithm, Batch, Experience, LearnError, Learner, Progress, ReplayNeeds, Report, Spaces,
@@ -11,18 +13,21 @@ use starling_algos::{
 use starling_envs::{Rng, Rollout, stream};
 use starling_nets::{Device, pin, send};
 use starling_replay::{
-    Draw, Filled, Layout, Prefetcher, RateLimiter, Replay, ReplayError, SampleId, SequenceBatch,
+    Draw, Filled, Layout, PRIORITY, Prefetcher, RateLimiter, Replay, ReplayError, SampleId, SequenceBatch,
     TransitionBatch,
 };
 use starling_tree::{Array, Tree};
 
-use crate::EngineError;
+use crate::patience::Patience;
+use crate::pool::Pace;
+use crate::{EngineError, Settings};
 
-/// Updates in one round at most.
-const MOST_UPDATES: usize = 1000;
+/// Updates at a free pace before the run looks up again. What is owed is not forgotten: the
+/// limiter holds the actors back.
+const UPDATES_AT_ONCE: usize = 1000;
 
-/// A batch takes milliseconds: threads that need longer have failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// After a signal to stop: how long the updates that are owed for a round may still take.
+const LAST_UPDATES: Duration = Duration::from_secs(10);
 
 /// A learner with what feeds it.
 pub(crate) struct Pupil {
@@ -82,11 +87,14 @@ pub(crate) struct ReplayFeed {
     pub(crate) needs: ReplayNeeds,
     pub(crate) replay: Arc<Replay>,
     pub(crate) limiter: RateLimiter,
+    /// Decides what is drawn, by whichever thread.
     pub(crate) rng: Rng,
     /// Buffers that nothing is in.
     spare: Vec<Drawn>,
     /// Threads that draw ahead; 0 to draw when a batch is needed.
     threads: usize,
+    /// How long they may take for a batch.
+    patience: Duration,
     /// Begins with the first batch.
     prefetcher: Option<Prefetcher<Drawn>>,
 }
@@ -157,15 +165,14 @@ impl Pupil {
     pub(crate) fn new(
         algorithm: &dyn Algorithm,
         spaces: &Spaces,
-        seed: u64,
+        settings: &Settings,
         device: Device,
-        envs: usize,
-        prefetch_threads: usize,
     ) -> Result<Self, EngineError> {
+        let (seed, prefetch_threads) = (settings.seed, settings.prefetch_threads);
         let feed = match algorithm.experience() {
             Experience::Rollouts { .. } => Feed::Rollouts,
             Experience::Transitions(needs) => {
-                let layout = replay_layout(algorithm, spaces, envs);
+                let layout = replay_layout(algorithm, spaces, settings.envs);
                 let buffers = (2 * prefetch_threads).max(1);
                 let spare = (0..buffers).map(|_| Drawn::new(&needs, &layout, device));
                 Feed::Replay(Box::new(ReplayFeed {
@@ -175,6 +182,7 @@ impl Pupil {
                     needs: *needs,
                     rng: stream(seed, "replay", 0),
                     threads: prefetch_threads,
+                    patience: Duration::from_secs_f64(settings.stall_timeout_s),
                     prefetcher: None,
                 }))
             }
@@ -193,7 +201,8 @@ impl Pupil {
     pub(crate) fn may_take(&self, steps: u64) -> bool {
         match &self.feed {
             Feed::Rollouts => true,
-            Feed::Replay(feed) => feed.limiter.may_insert(steps),
+            // As long as nothing can be drawn, waiting for draws would be waiting forever.
+            Feed::Replay(feed) => feed.replay.is_empty() || feed.limiter.may_insert(steps),
         }
     }
 
@@ -212,6 +221,8 @@ impl Pupil {
         rollouts: &[(usize, &Rollout)],
         progress: Progress,
         version: u64,
+        pace: Pace,
+        stop: &AtomicBool,
     ) -> Result<u64, EngineError> {
         let before = self.updates;
         for (_, rollout) in rollouts {
@@ -221,7 +232,7 @@ impl Pupil {
         let began = Instant::now();
         match &self.feed {
             Feed::Rollouts => self.learn_from_rollouts(rollouts, progress)?,
-            Feed::Replay(_) => self.learn_from_replay(rollouts, progress)?,
+            Feed::Replay(_) => self.learn_from_replay(rollouts, progress, pace, stop)?,
         }
         self.times.all += began.elapsed();
         Ok(self.updates - before)
@@ -245,6 +256,8 @@ impl Pupil {
         &mut self,
         rollouts: &[(usize, &Rollout)],
         progress: Progress,
+        pace: Pace,
+        stop: &AtomicBool,
     ) -> Result<(), EngineError> {
         let Feed::Replay(feed) = &self.feed else {
             return Ok(());
@@ -262,9 +275,16 @@ impl Pupil {
         if let Feed::Replay(feed) = &mut self.feed {
             feed.limiter.inserted(steps);
         }
-        // Not for ever: between rounds the run looks whether it should end.
-        for _ in 0..MOST_UPDATES {
-            if !self.may_learn() {
+        let mut stopping: Option<Instant> = None;
+        for update in 0.. {
+            if !self.may_learn() || pace == Pace::Free && update == UPDATES_AT_ONCE {
+                break;
+            }
+            // In rounds nothing holds the actors back, so that all that is owed is done at once.
+            if stop.load(Ordering::Relaxed)
+                && stopping.get_or_insert_with(Instant::now).elapsed() > LAST_UPDATES
+            {
+                tracing::warn!("stopping in the middle of a round: some updates are still owed");
                 break;
             }
             self.start_update(progress)?;
@@ -278,8 +298,8 @@ impl Pupil {
         Ok(())
     }
 
-    /// Stores rollouts on as many threads as draw ahead, and goes on learning from what may be
-    /// learned without them. Returns how many steps they have.
+    /// Stores rollouts on as many threads as draw ahead, and meanwhile keeps learning from what was
+    /// stored before. Returns how many steps they have.
     fn learn_while_inserting(
         &mut self,
         replay: &Replay,
@@ -298,9 +318,13 @@ impl Pupil {
             })
         };
         std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..threads.min(firsts.len()))
-                .map(|thread| scope.spawn(move || insert(replay, share(thread))))
-                .collect();
+            let writers = (0..threads.min(firsts.len())).map(|thread| {
+                let builder = std::thread::Builder::new().name(format!("insert-{thread}"));
+                let started =
+                    builder.spawn_scoped(scope, move || insert(replay, share(thread)));
+                started.map_err(|error| EngineError::Prefetch(error.to_string()))
+            });
+            let writers = writers.collect::<Result<Vec<_>, _>>()?;
             while self.may_learn() && writers.iter().any(|writer| !writer.is_finished()) {
                 self.start_update(progress)?;
             }
@@ -404,8 +428,7 @@ impl ReplayFeed {
         let mut prefetcher = match self.prefetcher.take() {
             Some(prefetcher) => prefetcher,
             None => {
-                let (replay, rng) = (Arc::clone(&self.replay), self.rng.clone());
-                Prefetcher::new(replay, self.threads, rng)
+                Prefetcher::new(Arc::clone(&self.replay), self.threads)
                     .map_err(|error| EngineError::Prefetch(error.to_string()))?
             }
         };
@@ -413,14 +436,23 @@ impl ReplayFeed {
             && let Some(drawn) = self.spare.pop()
         {
             self.limiter.sampled(self.needs.batch_steps());
-            prefetcher.give(drawn, beta);
+            prefetcher.give(drawn, beta, self.rng.next_u64());
         }
-        let filled = prefetcher.take(PATIENCE);
-        self.prefetcher = Some(prefetcher);
-        let Some(Filled { batch, drawn }) = filled else {
-            let reason = format!("nothing was drawn for {} s", PATIENCE.as_secs());
-            return Err(EngineError::Prefetch(reason));
+        let mut patience = Patience::new(self.patience);
+        let filled = loop {
+            let began = Instant::now();
+            match prefetcher.take(patience.slice()) {
+                Some(filled) => break filled,
+                None if patience.spend(began) => {}
+                None => {
+                    let seconds = self.patience.as_secs();
+                    let reason = format!("nothing was drawn for {seconds} s (stall_timeout_s)");
+                    return Err(EngineError::Prefetch(reason));
+                }
+            }
         };
+        self.prefetcher = Some(prefetcher);
+        let Filled { batch, drawn } = filled;
         drawn?;
         Ok(Some(batch))
     }
@@ -447,7 +479,7 @@ fn insert<'a>(
 ) -> Result<u64, EngineError> {
     let mut steps = 0;
     for (first_env, rollout) in rollouts {
-        let priorities = rollout.policy.get("priority").and_then(Tree::leaf);
+        let priorities = rollout.policy.get(PRIORITY).and_then(Tree::leaf);
         let priorities = priorities.map(|column| column.as_slice::<f32>());
         steps += replay.insert(rollout, *first_env, priorities)? as u64;
     }
@@ -486,7 +518,7 @@ impl Means {
         found.map(|(_, sum, count)| sum / count)
     }
 
-    /// The means, and starts anew.
+    /// The means, and starts again.
     pub(crate) fn take(&mut self) -> Vec<(String, f64)> {
         let sums = std::mem::take(&mut self.sums).into_iter();
         sums.map(|(name, sum, count)| (name, sum / count)).collect()
@@ -502,6 +534,14 @@ mod tests {
     use crate::parts::{Collectors, Parts};
     use crate::profile::Profile;
     use crate::transport::Weights;
+
+    impl Pupil {
+        fn take(&mut self, rollouts: &[(usize, &Rollout)], progress: Progress) {
+            let stop = AtomicBool::new(false);
+            self.absorb(rollouts, progress, 0, Pace::Lag(0), &stop)
+                .unwrap();
+        }
+    }
 
     /// With batches drawn ahead or without: every update that was started ends, its priorities
     /// reach the replay, and its buffers come back.
@@ -519,6 +559,7 @@ mod tests {
             },
             "envs": 4,
             "device": "cpu",
+            "torch_threads": 1,
         }))
         .unwrap();
         let progress = Progress {
@@ -527,20 +568,22 @@ mod tests {
         };
         for threads in [0, 2] {
             let mut parts = Parts::make(&config, 0).unwrap();
-            let Collectors::Serial(actor) = &mut parts.collectors else {
+            let Collectors::Resting(actor) = &mut parts.collectors else {
                 panic!("the usual mode is serial");
             };
             let env = config.env_spec().unwrap().make(&config.env).unwrap();
             let spaces = crate::config::spaces_of(&*env);
+            let mut settings = config.settings.clone();
+            settings.prefetch_threads = threads;
             let mut pupil =
-                Pupil::new(&*parts.algorithm, &spaces, 1, Device::Cpu, 4, threads).unwrap();
+                Pupil::new(&*parts.algorithm, &spaces, &settings, Device::Cpu).unwrap();
             let weights = Weights {
                 version: 0,
                 values: pupil.learner.weights(),
             };
             for _ in 0..40 {
                 actor.collect(&weights, 0, &Profile::default()).unwrap();
-                pupil.absorb(&[(0, actor.rollout())], progress, 0).unwrap();
+                pupil.take(&[(0, actor.rollout())], progress);
             }
             assert_eq!(pupil.under_way.is_some(), threads > 0);
             pupil.settle(progress).unwrap();
@@ -560,5 +603,125 @@ mod tests {
             let weights = batch.weights.as_slice::<f32>();
             assert!(weights.iter().any(|weight| *weight != weights[0]));
         }
+    }
+
+    /// A learner of sequences with nothing drawable yet, though the ratio owes samples: either the
+    /// learner may learn or more experience may come in, at every moment.
+    #[test]
+    fn limiter_and_empty_replay_do_not_hold_each_other() {
+        let config = RunConfig::from_value(&json!({
+            "env": {"id": "CartPole-v1"},
+            "algo": {
+                "name": "r2d2",
+                "rollout_steps": 5,
+                "batch_size": 1,
+                "replay_ratio": 4,
+                "learning_starts_steps": 1,
+                "net": {"hidden": [8]},
+            },
+            "envs": 64,
+            "device": "cpu",
+            "torch_threads": 1,
+        }))
+        .unwrap();
+        let mut parts = Parts::make(&config, 0).unwrap();
+        let Collectors::Resting(actor) = &mut parts.collectors else {
+            panic!("the usual mode is serial");
+        };
+        let pupil = &mut parts.pupil;
+        let weights = Weights {
+            version: 0,
+            values: pupil.learner.weights(),
+        };
+        let progress = Progress {
+            env_steps: 0,
+            total_steps: 1_000_000,
+        };
+        let mut rounds = 0;
+        while pupil.updates == 0 {
+            assert!(pupil.may_take(1) || pupil.may_learn(), "round {rounds}");
+            actor.collect(&weights, 0, &Profile::default()).unwrap();
+            pupil.take(&[(0, actor.rollout())], progress);
+            rounds += 1;
+        }
+        assert!(rounds > 2, "something could be drawn at once");
+    }
+
+    /// In rounds the ratio holds however many updates a round owes.
+    #[test]
+    fn a_round_does_all_the_updates_that_it_owes() {
+        let config = RunConfig::from_value(&json!({
+            "env": {"id": "CartPole-v1"},
+            "algo": {
+                "name": "dqn",
+                "rollout_steps": 64,
+                "batch_size": 1,
+                "replay_ratio": 2,
+                "learning_starts_steps": 1,
+                "net": {"hidden": [4]},
+            },
+            "envs": 16,
+            "device": "cpu",
+            "torch_threads": 1,
+        }))
+        .unwrap();
+        let mut parts = Parts::make(&config, 0).unwrap();
+        let Collectors::Resting(actor) = &mut parts.collectors else {
+            panic!("the usual mode is serial");
+        };
+        let weights = Weights {
+            version: 0,
+            values: parts.pupil.learner.weights(),
+        };
+        actor.collect(&weights, 0, &Profile::default()).unwrap();
+        let progress = Progress {
+            env_steps: 0,
+            total_steps: 10_000,
+        };
+        parts.pupil.take(&[(0, actor.rollout())], progress);
+        // 1024 steps owe 2048 samples.
+        assert!(parts.pupil.updates >= 2_000, "{}", parts.pupil.updates);
+    }
+
+    /// What is drawn ahead follows the run's stream, which a checkpoint holds: a resumed run does
+    /// not draw the same again.
+    #[test]
+    fn drawing_ahead_advances_the_stream() {
+        let config = RunConfig::from_value(&json!({
+            "env": {"id": "CartPole-v1"},
+            "algo": {"name": "dqn", "learning_starts_steps": 8, "batch_size": 4},
+            "envs": 8,
+            "device": "cpu",
+            "torch_threads": 1,
+        }))
+        .unwrap();
+        let mut parts = Parts::make(&config, 0).unwrap();
+        let Collectors::Resting(actor) = &mut parts.collectors else {
+            panic!("the usual mode is serial");
+        };
+        let env = config.env_spec().unwrap().make(&config.env).unwrap();
+        let spaces = crate::config::spaces_of(&*env);
+        let mut settings = config.settings.clone();
+        settings.prefetch_threads = 1;
+        let mut pupil = Pupil::new(&*parts.algorithm, &spaces, &settings, Device::Cpu).unwrap();
+        let weights = Weights {
+            version: 0,
+            values: pupil.learner.weights(),
+        };
+        let stream_of = |pupil: &Pupil| match &pupil.feed {
+            Feed::Replay(feed) => feed.rng.clone(),
+            Feed::Rollouts => panic!("action values are learned from a replay"),
+        };
+        let before = stream_of(&pupil);
+        let progress = Progress {
+            env_steps: 0,
+            total_steps: 1_000,
+        };
+        for _ in 0..4 {
+            actor.collect(&weights, 0, &Profile::default()).unwrap();
+            pupil.take(&[(0, actor.rollout())], progress);
+        }
+        assert!(pupil.updates > 0);
+        assert_ne!(stream_of(&pupil), before);
     }
 }

@@ -15,11 +15,13 @@ mod evaluate;
 mod learn;
 mod limits;
 mod parts;
+mod patience;
 mod pool;
 mod profile;
 mod report;
 mod run;
 mod saver;
+mod serial;
 mod tally;
 mod transport;
 mod watch;
@@ -29,7 +31,7 @@ pub use config::{
     CheckpointConfig, EvalConfig, Mode, OnEnvError, RunConfig, Settings, merge as merge_settings,
 };
 pub use error::EngineError;
-pub use evaluate::{Evaluation, evaluate, evaluate_checkpoint, policy_of_checkpoint};
+pub use evaluate::{Episodes, Evaluation, evaluate, evaluate_checkpoint, policy_of_checkpoint};
 pub use limits::{Limits, limits};
 pub use profile::{Profile, Spent};
 pub use run::Training;

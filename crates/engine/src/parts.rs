@@ -12,23 +12,28 @@ use crate::collect::{Place, Recruits, rollout_steps};
 use crate::config::{cores, spaces_of};
 use crate::learn::Pupil;
 use crate::pool::{Idle, Pace, Pool};
+use crate::serial::SerialActor;
 use crate::tally::Tally;
 use crate::{Actor, EngineError, Mode, OnEnvError, RunConfig};
 
 /// What is made the same way for a new and a resumed run.
 pub(crate) struct Parts {
-    pub(crate) algorithm: Box<dyn Algorithm>,
+    pub(crate) algorithm: Arc<dyn Algorithm>,
     pub(crate) device: Device,
     pub(crate) pupil: Pupil,
     pub(crate) collectors: Collectors,
-    /// How many environments were and may be made anew.
+    /// How many environments were and may be restarted.
     pub(crate) restarts: Option<Arc<RestartBudget>>,
+    /// Whether the environments count the points of whole games.
+    pub(crate) counts_games: bool,
 }
 
 /// Who collects.
 pub(crate) enum Collectors {
-    /// The main thread collects.
-    Serial(Box<Actor>),
+    /// The one actor of a serial run before its thread is started.
+    Resting(Box<Actor>),
+    /// One actor that takes turns with the learner.
+    Serial(SerialActor),
     /// Actors that wait to be moved to threads.
     Waiting(Idle),
     /// Nobody, for the moment of moving them.
@@ -55,17 +60,12 @@ impl Parts {
         };
         let restarts = config.restart_budget();
         let collectors = collectors(config, &*algorithm, device, seed, restarts.as_ref())?;
-        let spaces = spaces_of(&*spec.make(&config.env)?);
+        let env = spec.make(&config.env)?;
+        let spaces = spaces_of(&*env);
         Ok(Self {
-            pupil: Pupil::new(
-                &*algorithm,
-                &spaces,
-                settings.seed,
-                device,
-                settings.envs,
-                settings.prefetch_threads,
-            )?,
-            algorithm,
+            pupil: Pupil::new(&*algorithm, &spaces, settings, device)?,
+            counts_games: env.counts_games(),
+            algorithm: algorithm.into(),
             device,
             collectors,
             restarts,
@@ -106,7 +106,7 @@ fn collectors(
         Ok::<_, EnvError>(actor)
     };
     Ok(match settings.mode {
-        Mode::Serial => Collectors::Serial(Box::new(actor(0..envs)?)),
+        Mode::Serial => Collectors::Resting(Box::new(actor(0..envs)?)),
         Mode::Threads => {
             let actors = shares(0..envs, threads).map(actor);
             Collectors::Waiting(Idle::Actors(actors.collect::<Result<_, _>>()?))
@@ -143,14 +143,14 @@ fn collectors(
     })
 }
 
-/// A range in so many parts, as even as it goes.
+/// A range in parts, as even as it goes.
 fn shares(whole: Range<usize>, parts: usize) -> impl Iterator<Item = Range<usize>> {
     let (start, length) = (whole.start, whole.len());
     (0..parts).map(move |i| start + i * length / parts..start + (i + 1) * length / parts)
 }
 
 impl RunConfig {
-    /// How many environments may be made anew, if they are to be at all.
+    /// How many environments may be restarted, if they are to be at all.
     pub(crate) fn restart_budget(&self) -> Option<Arc<RestartBudget>> {
         let settings = &self.settings;
         let restarts = settings.on_env_error == OnEnvError::Restart;

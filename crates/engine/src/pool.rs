@@ -4,20 +4,23 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use starling_envs::Resident;
+
 use crate::central::Central;
+use crate::patience::{Patience, Watchdog};
 use crate::profile::Profile;
 use crate::{Actor, EngineError, InProcess, Parcel, Transport, TransportError, Wanted, Weights};
 
 /// How actors follow the learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// They go on with the latest weights there are.
+    /// They continue with the latest weights.
     Free,
-    /// A rollout is collected with the weights that followed from the rollouts of exactly so
+    /// A rollout is collected with the weights that followed from the rollouts of exactly this
     /// many rounds before the last one. At 0 actors and learner work in turns.
     Lag(u64),
 }
@@ -50,13 +53,13 @@ impl Station {
     }
 
     /// Runs what a thread does, and reports how it failed if it did.
-    pub(crate) fn guard(&self, actor: usize, work: impl FnOnce() -> Result<(), EngineError>) {
+    pub(crate) fn guard(&self, who: &str, work: impl FnOnce() -> Result<(), EngineError>) {
         let reason = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(()) | Err(EngineError::Transport(TransportError::Closed))) => return,
             Ok(Err(error)) => error.to_string(),
             Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
         };
-        self.transport.fail(actor, reason);
+        self.transport.fail(who.to_owned(), reason);
     }
 
     /// Starts a thread, on a core of its own if so asked.
@@ -66,7 +69,7 @@ impl Station {
         core: usize,
         work: impl FnOnce() + Send + 'static,
     ) -> Result<JoinHandle<()>, TransportError> {
-        let pin = self.pin;
+        let (pin, who) = (self.pin, name.clone());
         let started = std::thread::Builder::new().name(name).spawn(move || {
             if pin {
                 pin_to_core(core);
@@ -74,7 +77,7 @@ impl Station {
             work();
         });
         started.map_err(|error| TransportError::ActorFailed {
-            actor: core,
+            who,
             reason: format!("its thread could not be started: {error}"),
         })
     }
@@ -101,9 +104,7 @@ pub(crate) struct Pool {
     station: Station,
     threads: Vec<JoinHandle<()>>,
     actors: usize,
-    /// When each actor was last heard of, and how many parcels had come by then.
-    heard: Vec<(Instant, usize)>,
-    received: usize,
+    watchdog: Watchdog,
     /// Parcels that came before it was their turn, by actor.
     early: Vec<VecDeque<Parcel>>,
 }
@@ -112,7 +113,7 @@ pub(crate) struct Pool {
 pub(crate) struct Start {
     pub(crate) pace: Pace,
     pub(crate) patience: Duration,
-    pub(crate) weights: Weights,
+    pub(crate) weights: Arc<Weights>,
     pub(crate) env_steps: u64,
     pub(crate) profile: Arc<Profile>,
     pub(crate) pin: bool,
@@ -121,9 +122,12 @@ pub(crate) struct Start {
 impl Pool {
     /// Moves actors to threads.
     pub(crate) fn start(idle: Idle, start: Start) -> Result<Self, EngineError> {
-        let actors = match &idle {
-            Idle::Actors(actors) => actors.len(),
-            Idle::Central(central) => central.groups(),
+        let (actors, watchdog) = match &idle {
+            Idle::Actors(actors) => {
+                let pulses = actors.iter().map(|actor| Arc::clone(actor.crew().pulse()));
+                (actors.len(), Watchdog::new(pulses))
+            }
+            Idle::Central(central) => (central.groups(), Watchdog::new(central.pulses())),
         };
         let history = match start.pace {
             Pace::Free => 1,
@@ -142,8 +146,7 @@ impl Pool {
         let mut pool = Self {
             threads: Vec::new(),
             actors,
-            heard: vec![(Instant::now(), 0); actors],
-            received: 0,
+            watchdog,
             early: (0..actors).map(|_| VecDeque::new()).collect(),
             station,
         };
@@ -152,8 +155,9 @@ impl Pool {
             Idle::Actors(actors) => {
                 for (number, actor) in actors.into_iter().enumerate() {
                     let station = pool.station.clone();
-                    let work = move || station.guard(number, || act(&station, number, actor));
                     let name = format!("actor-{number}");
+                    let who = name.clone();
+                    let work = move || station.guard(&who, || act(&station, number, actor));
                     pool.threads.push(pool.station.spawn(name, number, work)?);
                 }
             }
@@ -161,62 +165,83 @@ impl Pool {
         Ok(pool)
     }
 
-    /// One parcel of every actor in their order, or, at a free pace, as many parcels as there
-    /// are actors, whosever they are.
-    pub(crate) fn receive_all(&mut self) -> Result<Vec<Parcel>, EngineError> {
+    /// One parcel of every actor in their order, or, at a free pace, any parcels, as many as there
+    /// are actors. `None` when the run is told to stop before they are all here.
+    pub(crate) fn receive_all(
+        &mut self,
+        stop: &AtomicBool,
+    ) -> Result<Option<Vec<Parcel>>, EngineError> {
         if self.station.pace == Pace::Free {
-            let parcels = (0..self.actors).map(|_| Ok(self.receive(self.station.patience)?));
+            let parcels = (0..self.actors).map(|_| self.receive(stop));
             return parcels.collect();
         }
         while self.early.iter().any(VecDeque::is_empty) {
-            let parcel = self.receive(self.station.patience)?;
+            let Some(parcel) = self.receive(stop)? else {
+                return Ok(None);
+            };
             self.early[parcel.actor].push_back(parcel);
         }
-        Ok(self
-            .early
-            .iter_mut()
-            .filter_map(VecDeque::pop_front)
-            .collect())
+        let first = self.early.iter_mut().filter_map(VecDeque::pop_front);
+        Ok(Some(first.collect()))
     }
 
-    /// What has arrived; waits for at least one parcel if `wait` is set.
-    pub(crate) fn receive_ready(&mut self, wait: bool) -> Result<Vec<Parcel>, EngineError> {
+    /// What has arrived; waits for at least one parcel if `wait` is set, unless the run is told
+    /// to stop.
+    pub(crate) fn receive_ready(
+        &mut self,
+        wait: bool,
+        stop: &AtomicBool,
+    ) -> Result<Vec<Parcel>, EngineError> {
         let mut parcels = Vec::new();
         if wait {
-            parcels.push(self.receive(self.station.patience)?);
+            parcels.extend(self.receive(stop)?);
         }
         while parcels.len() < self.actors {
-            match self.receive(Duration::ZERO) {
+            match self.station.transport.receive(Duration::ZERO) {
                 Ok(parcel) => parcels.push(parcel),
                 Err(TransportError::TimedOut { .. }) => break,
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(self.blame(error)),
             }
         }
+        // At a free pace the others would keep the learner going and nobody would notice.
+        self.check_environments()?;
         Ok(parcels)
     }
 
-    /// The next parcel, unless an actor has fallen silent. At a free pace the others would keep
-    /// the learner going and nobody would notice.
-    fn receive(&mut self, patience: Duration) -> Result<Parcel, TransportError> {
-        let parcel = self.station.transport.receive(patience)?;
-        self.received += 1;
-        self.heard[parcel.actor] = (Instant::now(), self.received);
-        // A parcel may have waited behind all those that the queue holds.
-        let queued = 2 * QUEUED_PER_ACTOR * self.actors;
-        let patience = self.station.patience;
-        let silent = self
-            .heard
-            .iter()
-            .position(|(at, parcels)| at.elapsed() > patience && self.received - parcels > queued);
-        match silent {
-            None => Ok(parcel),
-            Some(actor) => Err(TransportError::ActorFailed {
-                actor,
-                reason: format!(
-                    "nothing was heard of it for {} s (stall_timeout_s)",
-                    patience.as_secs_f64()
-                ),
-            }),
+    /// The next parcel; `None` when the run is told to stop before there is one.
+    fn receive(&mut self, stop: &AtomicBool) -> Result<Option<Parcel>, EngineError> {
+        let mut patience = Patience::new(self.station.patience);
+        while !stop.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            let received = self.station.transport.receive(patience.slice());
+            self.check_environments()?;
+            match received {
+                Ok(parcel) => return Ok(Some(parcel)),
+                Err(TransportError::TimedOut { .. }) if patience.spend(began) => {}
+                Err(TransportError::TimedOut { who, what, .. }) => {
+                    let seconds = self.station.patience.as_secs();
+                    return Err(self.blame(TransportError::TimedOut { who, what, seconds }));
+                }
+                Err(error) => return Err(self.blame(error)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Fails if an environment does not return.
+    fn check_environments(&mut self) -> Result<(), EngineError> {
+        match self.watchdog.look() {
+            Some(still) if still.time > self.station.patience => Err(still.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A wait that ended without what was waited for is the fault of an environment that has been
+    /// in one call for most of that time, if there is one: all others wait for it.
+    fn blame(&mut self, error: TransportError) -> EngineError {
+        match self.watchdog.look() {
+            Some(still) if still.time > self.station.patience / 2 => still.into(),
+            _ => error.into(),
         }
     }
 
@@ -225,13 +250,17 @@ impl Pool {
         self.station.env_steps.store(env_steps, Ordering::Relaxed);
     }
 
-    pub(crate) fn publish(&self, weights: Weights) {
+    pub(crate) fn publish(&self, weights: Arc<Weights>) {
         self.station.transport.publish(weights);
     }
 
     pub(crate) fn recycle(&self, parcels: Vec<Parcel>) {
         for parcel in parcels {
-            let rollouts = parcel.rollouts.into_iter().map(|(_, rollout)| rollout);
+            let rollouts = parcel.rollouts.into_iter().map(|(_, mut rollout)| {
+                // It was used; on a GPU it would keep a whole group's observations there.
+                rollout.resident = Resident::default();
+                rollout
+            });
             let rollouts = rollouts.collect();
             self.station.transport.recycle(parcel.actor, rollouts);
         }
@@ -349,10 +378,17 @@ mod tests {
         }
     }
 
-    fn start(fault: Fault, patience: Duration) -> Pool {
+    fn ppo() -> Box<dyn starling_algos::Algorithm> {
         let config = json!({"env": {"id": "CartPole-v1"}, "algo": {"name": "ppo"}});
-        let config = RunConfig::from_value(&config).unwrap();
-        let algorithm = config.algorithm().unwrap();
+        RunConfig::from_value(&config).unwrap().algorithm().unwrap()
+    }
+
+    fn weights_of_ppo() -> Vec<f32> {
+        ppo().learner(1, Device::Cpu).weights()
+    }
+
+    fn start(fault: Fault, patience: Duration, pace: Pace) -> Pool {
+        let algorithm = ppo();
         let actors = (0..2).map(|i| {
             let faulty = Faulty {
                 steps_left: if i == 1 { 200 } else { usize::MAX },
@@ -367,12 +403,12 @@ mod tests {
             let policy = algorithm.policy(Device::Cpu);
             Actor::with_envs(envs, policy, 16, 1, place)
         });
-        let weights = Weights {
+        let weights = Arc::new(Weights {
             version: 0,
-            values: algorithm.learner(1, Device::Cpu).weights(),
-        };
+            values: weights_of_ppo(),
+        });
         let start = Start {
-            pace: Pace::Free,
+            pace,
             patience,
             weights,
             env_steps: 0,
@@ -389,35 +425,55 @@ mod tests {
             (Fault::Error, "out of fuel"),
             (Fault::Panic, "the wheel came off"),
         ] {
-            let mut pool = start(fault, Duration::from_secs(60));
+            let mut pool = start(fault, Duration::from_secs(60), Pace::Free);
             let error = loop {
-                match pool.receive_all() {
-                    Ok(parcels) => pool.recycle(parcels),
+                match pool.receive_all(&AtomicBool::new(false)) {
+                    Ok(parcels) => pool.recycle(parcels.unwrap()),
                     Err(error) => break error.to_string(),
                 }
             };
-            assert!(error.contains("actor 1 failed"), "{error}");
+            assert!(error.contains("actor-1 failed"), "{error}");
             assert!(error.contains(expected), "{error}");
         }
     }
 
-    /// An environment that never returns ends the run too, once patience is at its end.
+    /// An environment that never returns ends the run too, once patience is at its end, and it is
+    /// named. Others may have waited for it as long.
     #[test]
     fn a_stuck_environment_ends_the_run() {
-        let mut pool = start(Fault::Stuck, Duration::from_millis(500));
-        let error = loop {
-            match pool.receive_all() {
-                Ok(parcels) => pool.recycle(parcels),
-                Err(error) => break error.to_string(),
-            }
-        };
-        assert!(
-            error.contains("actor 1 failed: nothing was heard of it"),
-            "{error}"
-        );
-        let start = Instant::now();
-        drop(pool);
-        assert!(start.elapsed() < 2 * FAREWELL);
+        for pace in [Pace::Free, Pace::Lag(0)] {
+            let mut pool = start(Fault::Stuck, Duration::from_millis(500), pace);
+            let mut version = 0;
+            let error = loop {
+                match pool.receive_all(&AtomicBool::new(false)) {
+                    Ok(parcels) => pool.recycle(parcels.unwrap()),
+                    Err(error) => break error.to_string(),
+                }
+                version += 1;
+                let values = weights_of_ppo();
+                pool.publish(Arc::new(Weights { version, values }));
+            };
+            assert!(error.contains("environment 1 has not returned"), "{error}");
+            let start = Instant::now();
+            drop(pool);
+            assert!(start.elapsed() < 2 * FAREWELL);
+        }
+    }
+
+    /// A signal ends the wait for an environment that is stuck.
+    #[test]
+    fn a_stop_does_not_wait_for_a_stuck_environment() {
+        let mut pool = start(Fault::Stuck, Duration::from_secs(3600), Pace::Free);
+        let stop = Arc::new(AtomicBool::new(false));
+        let signal = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            signal.store(true, Ordering::Relaxed);
+        });
+        while let Some(parcels) = pool.receive_all(&stop).unwrap() {
+            pool.recycle(parcels);
+        }
+        thread.join().unwrap();
     }
 
     /// An actor that waits for weights that never come says who waited for whom.

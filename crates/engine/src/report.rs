@@ -25,7 +25,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Of a run that begins, or goes on from where `elapsed` had been spent.
+    /// Of a run that begins, or continues after `elapsed`.
     pub(crate) fn start(elapsed: Duration, env_steps: u64, updates: u64) -> Self {
         Self {
             started: Instant::now(),
@@ -39,7 +39,7 @@ impl Clock {
     }
 }
 
-/// The row, under rlpyt's names and CleanRL's; what is counted from row to row begins anew.
+/// The row, under rlpyt's names and CleanRL's. What is counted from row to row starts again at 0.
 pub(crate) fn row(status: &Status, clock: &mut Clock, tally: &mut Tally, pupil: &mut Pupil) -> Row {
     let (last_time, last_steps, last_updates) = clock.last;
     let seconds = (status.elapsed - last_time).as_secs_f64().max(1e-9);
@@ -94,7 +94,8 @@ pub(crate) fn row(status: &Status, clock: &mut Clock, tally: &mut Tally, pupil: 
     if !tally.game_scores.is_empty() {
         row.set_summary("GameScore", &tally.game_scores.summary());
     }
-    row.set("charts/episodic_return", returns.average);
+    // As CleanRL means it: the score of whole games.
+    row.set("charts/episodic_return", tally.scores().summary().average);
     row.set("charts/episodic_length", lengths.average);
     row.set("charts/SPS", new_steps as f64 / seconds);
     for (name, mean) in pupil.means.take() {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::bounded;
 use starling_algos::Algorithm;
-use starling_envs::RestartBudget;
+use starling_envs::{Pulse, RestartBudget};
 use starling_nets::Device;
 use starling_record::{Recorder, RunFolder};
 use starling_replay::MemoryPlan;
@@ -14,29 +15,34 @@ use crate::checkpoint::Moment;
 use crate::error::Unusable;
 use crate::learn::{Feed, Pupil};
 use crate::parts::{Collectors, Parts};
+use crate::patience::Watchdog;
 use crate::pool::{Pace, Pool, Start};
 use crate::profile::Profile;
 use crate::report::{self, Clock};
 use crate::saver::{Order, Saver, Written, open_checkpoints};
 use crate::tally::Tally;
+use crate::serial::{SerialActor, attend};
 use crate::{
-    EngineError, Outcome, Reason, RunConfig, Status, Watcher, Weights, checkpoint, evaluate,
+    Actor, EngineError, Episodes, Evaluation, Mode, Outcome, Reason, RunConfig, Status, Watcher, Weights,
+    checkpoint, evaluate,
 };
 
 /// A run that is ready to go, from its beginning or from a checkpoint.
 pub struct Training {
     config: RunConfig,
-    algorithm: Box<dyn Algorithm>,
+    algorithm: Arc<dyn Algorithm>,
     device: Device,
     recorder: Recorder,
     saver: Saver,
     /// A checkpoint came due while another one was being written.
     put_off: bool,
+    /// When the last checkpoint was taken, and at which step.
+    saved: (Instant, Option<u64>),
     pupil: Pupil,
     collectors: Collectors,
     restarts: Option<Arc<RestartBudget>>,
     /// What actors have.
-    weights: Weights,
+    weights: Arc<Weights>,
     /// Updates since the weights were published.
     unpublished: u64,
     tally: Tally,
@@ -60,12 +66,13 @@ impl Training {
         recorder.hyperparameters(&report::flatten(&config.to_value()))?;
         let parts = Parts::make(&config, 0)?;
         let checkpoints = open_checkpoints(&config, folder)?;
+        let tally = Tally::new(parts.counts_games);
         Ok(Self::assemble(
             config,
             parts,
             recorder,
             Saver::new(checkpoints, None),
-            Tally::new(),
+            tally,
             0,
             Duration::ZERO,
         ))
@@ -82,7 +89,7 @@ impl Training {
         let mut notes: Vec<String> = damaged.iter().map(ToString::to_string).collect();
         let mut parts = Parts::make(&config, latest.step())?;
         let actor = match &mut parts.collectors {
-            Collectors::Serial(actor) => Some(actor.crew_mut()),
+            Collectors::Resting(actor) => Some(actor.crew_mut()),
             _ => None,
         };
         let restored = checkpoint::read(&latest, &mut parts.pupil, actor);
@@ -102,8 +109,9 @@ impl Training {
         }
         let recorder = Recorder::resume(folder, restored.recorder)?;
         let elapsed = latest.times().and_then(|times| times["elapsed_s"].as_f64());
-        let elapsed = Duration::from_secs_f64(elapsed.unwrap_or(0.0).max(0.0));
-        let (tally, version) = (restored.tally, restored.version);
+        let elapsed = Duration::try_from_secs_f64(elapsed.unwrap_or(0.0)).unwrap_or_default();
+        let (mut tally, version) = (restored.tally, restored.version);
+        tally.counts_games = parts.counts_games;
         let training = Self::assemble(
             config,
             parts,
@@ -130,7 +138,8 @@ impl Training {
     }
 
     /// Runs to the end, or until `stop` is set, or until `stop_after` steps of the whole run
-    /// are done. Unless an error ended it, a checkpoint is written last.
+    /// are done. A checkpoint is written last, also where the environments failed or are stuck
+    /// (but for serial runs whose last checkpoint continues exactly).
     pub fn run(
         mut self,
         stop: &AtomicBool,
@@ -143,14 +152,15 @@ impl Training {
                 break reason;
             }
             let before = self.tally.env_steps;
-            self.round()?;
+            if let Err(error) = self.round(stop) {
+                self.save_after(&error, watcher);
+                return Err(error);
+            }
             let now = self.tally.env_steps;
             let due = |every: u64| every > 0 && now / every > before / every;
             watcher.round(&self.status());
-            let evaluated = due(self.config.settings.eval.every_steps);
-            if evaluated {
-                self.evaluate(watcher)?;
-            }
+            let evaluated = due(self.config.settings.eval.every_steps)
+                && self.evaluate(stop, watcher)?;
             if due(self.config.settings.log_every_steps) {
                 self.log(watcher)?;
             }
@@ -160,9 +170,12 @@ impl Training {
                 self.tally.best_eval = self.score();
             }
             if !over {
+                let settings = &self.config.settings.checkpoint;
+                let minutes = self.saved.0.elapsed().as_secs_f64() / 60.0;
+                let late = settings.every_minutes > 0.0 && minutes >= settings.every_minutes;
                 let wanted = match best {
                     true => Some(Wish::Best),
-                    false => due(self.config.settings.checkpoint.every_steps).then_some(Wish::Due),
+                    false => (late || due(settings.every_steps)).then_some(Wish::Due),
                 };
                 self.checkpoint_if_due(wanted, watcher)?;
             }
@@ -197,10 +210,11 @@ impl Training {
             recorder,
             saver,
             put_off: false,
+            saved: (Instant::now(), None),
             pupil: parts.pupil,
             collectors: parts.collectors,
             restarts: parts.restarts,
-            weights: Weights { version, values },
+            weights: Arc::new(Weights { version, values }),
             unpublished: 0,
             tally,
             profile: Arc::default(),
@@ -210,7 +224,7 @@ impl Training {
     fn reason_to_end(&self, stop: &AtomicBool, stop_after: Option<u64>) -> Option<Reason> {
         let steps = self.tally.env_steps;
         let solved = self.config.settings.stop_at_return.is_some_and(|goal| {
-            self.tally.returns.is_full() && self.tally.returns.summary().average >= goal
+            self.tally.scores().is_full() && self.tally.scores().summary().average >= goal
         });
         if steps >= self.config.settings.steps {
             Some(Reason::Finished)
@@ -225,32 +239,40 @@ impl Training {
         }
     }
 
-    /// Collects once and learns from it.
-    fn round(&mut self) -> Result<(), EngineError> {
+    /// Collects once and learns from it, unless the run is told to stop before anything arrives.
+    fn round(&mut self, stop: &AtomicBool) -> Result<(), EngineError> {
         let version = self.weights.version;
-        let before = self.pupil.times;
+        let (before, pace) = (self.pupil.times, self.config.pace());
         let updates = match &mut self.collectors {
             Collectors::Serial(actor) => {
                 // Schedules stand where the rollout began: the last one is not at their end.
                 let progress = self.config.progress(&self.tally);
                 let steps = self.tally.env_steps;
-                actor.collect(&self.weights, steps, &self.profile)?;
+                if !actor.collect(&self.weights, steps, &self.profile, stop)? {
+                    return Ok(());
+                }
+                let Some(actor) = actor.actor_mut() else {
+                    return Ok(());
+                };
                 let episodes = actor.episodes();
                 let rollout = actor.rollout();
                 self.tally
                     .count(rollout.steps() * rollout.envs(), &episodes);
-                self.pupil.absorb(&[(0, rollout)], progress, version)?
+                let rollouts = [(0, rollout)];
+                self.pupil.absorb(&rollouts, progress, version, pace, stop)?
             }
             Collectors::Threads(pool) => {
                 let progress = self.config.progress(&self.tally);
-                let in_rounds = self.config.pace() != Pace::Free;
                 let began = Instant::now();
-                let parcels = match (&self.pupil.feed, in_rounds) {
-                    (Feed::Rollouts, _) | (_, true) => pool.receive_all()?,
-                    (Feed::Replay(_), false) if self.pupil.may_take(1) => {
-                        pool.receive_ready(!self.pupil.may_learn())?
+                let parcels = match (&self.pupil.feed, pace) {
+                    (Feed::Rollouts, _) | (_, Pace::Lag(_)) => match pool.receive_all(stop)? {
+                        Some(parcels) => parcels,
+                        None => return Ok(()),
+                    },
+                    (Feed::Replay(_), Pace::Free) if self.pupil.may_take(1) => {
+                        pool.receive_ready(!self.pupil.may_learn(), stop)?
                     }
-                    (Feed::Replay(_), false) => Vec::new(),
+                    (Feed::Replay(_), Pace::Free) => Vec::new(),
                 };
                 self.clock.waiting += began.elapsed();
                 self.profile.add("learner", "wait", began.elapsed());
@@ -261,11 +283,11 @@ impl Training {
                     self.tally.count(steps.sum(), &parcel.episodes);
                     rollouts.extend(its.map(|(first_env, rollout)| (*first_env, rollout)));
                 }
-                let updates = self.pupil.absorb(&rollouts, progress, version)?;
+                let updates = self.pupil.absorb(&rollouts, progress, version, pace, stop)?;
                 pool.recycle(parcels);
                 updates
             }
-            Collectors::Waiting(_) | Collectors::Moving => 0,
+            Collectors::Resting(_) | Collectors::Waiting(_) | Collectors::Moving => 0,
         };
         self.tally.iterations += 1;
         if let Some(restarts) = &self.restarts {
@@ -282,12 +304,14 @@ impl Training {
         Ok(())
     }
 
-    /// Gives the weights after a round with so many updates to the actors.
+    /// Gives the weights after a round of `updates` updates to the actors.
     fn publish(&mut self, updates: u64) {
         let Collectors::Threads(pool) = &self.collectors else {
             if updates > 0 {
-                self.weights.values = self.pupil.learner.weights();
-                self.weights.version += 1;
+                self.weights = Arc::new(Weights {
+                    version: self.weights.version + 1,
+                    values: self.pupil.learner.weights(),
+                });
             }
             return;
         };
@@ -299,44 +323,91 @@ impl Training {
             Feed::Replay(_) => self.config.settings.publish_every_updates,
         };
         if self.unpublished >= due || in_rounds {
-            if self.unpublished > 0 {
-                self.weights.values = self.pupil.learner.weights();
-            }
+            let values = match self.unpublished {
+                0 => self.weights.values.clone(),
+                _ => self.pupil.learner.weights(),
+            };
             self.unpublished = 0;
             // In rounds actors count on a version of every round.
-            self.weights.version += 1;
-            pool.publish(self.weights.clone());
+            let version = self.weights.version + 1;
+            self.weights = Arc::new(Weights { version, values });
+            pool.publish(Arc::clone(&self.weights));
         }
     }
 
-    fn evaluate(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
+    /// Evaluates the weights. Returns false if the run was told to stop meanwhile.
+    fn evaluate(
+        &mut self,
+        stop: &AtomicBool,
+        watcher: &mut dyn Watcher,
+    ) -> Result<bool, EngineError> {
         self.set_busy(true);
         let started = Instant::now();
+        let evaluation = self.play_evaluation(stop);
+        self.set_busy(false);
+        let Some(evaluation) = evaluation? else {
+            return Ok(false);
+        };
+        self.clock.evaluating += started.elapsed();
+        self.tally.eval_steps += evaluation.lengths.iter().sum::<f64>();
+        self.tally.eval_episodes += evaluation.lengths.len() as f64;
+        self.tally.last_eval = Some((self.tally.env_steps, evaluation.mean()));
+        if evaluation.cut_off > 0 {
+            tracing::warn!(
+                "{} of {} evaluation episodes were cut off after {} steps (eval.max_steps)",
+                evaluation.cut_off,
+                evaluation.returns.len(),
+                self.config.settings.eval.max_steps
+            );
+        }
+        self.recorder
+            .log_eval(self.tally.env_steps, &evaluation.row())?;
+        watcher.evaluated(&self.status(), &evaluation);
+        Ok(true)
+    }
+
+    /// Plays the episodes of an evaluation on a thread of its own, so that a stuck environment is
+    /// noticed. `None` if the run was told to stop meanwhile.
+    fn play_evaluation(&self, stop: &AtomicBool) -> Result<Option<Evaluation>, EngineError> {
         // The learner's own, which actors may not have yet: a checkpoint of the best weights holds
         // those that were judged.
         let weights = Weights {
             version: self.weights.version,
             values: self.pupil.learner.weights(),
         };
-        let evaluation = evaluate(
-            &self.config,
-            &*self.algorithm,
-            &weights,
-            self.device,
-            self.config.settings.eval.episodes,
-            self.config.settings.seed,
-            self.tally.env_steps,
-            &[],
-        )?;
-        self.set_busy(false);
-        self.clock.evaluating += started.elapsed();
-        self.tally.eval_steps += evaluation.lengths.iter().sum::<f64>();
-        self.tally.eval_episodes += evaluation.lengths.len() as f64;
-        self.tally.last_eval = Some((self.tally.env_steps, evaluation.mean()));
-        self.recorder
-            .log_eval(self.tally.env_steps, &evaluation.row())?;
-        watcher.evaluated(&self.status(), &evaluation);
-        Ok(())
+        let episodes = Episodes {
+            count: self.config.settings.eval.episodes,
+            seed: self.config.settings.seed,
+            index: self.tally.env_steps,
+            marks: Vec::new(),
+        };
+        let (config, algorithm) = (self.config.clone(), Arc::clone(&self.algorithm));
+        let (device, pulse) = (self.device, Arc::<Pulse>::default());
+        let watchdog = Watchdog::new([Arc::clone(&pulse)]);
+        let cancel = Arc::new(AtomicBool::new(false));
+        let cancelled = Arc::clone(&cancel);
+        let (results, done) = bounded(1);
+        let work = move || {
+            starling_nets::set_threads(config.torch_threads());
+            let played = evaluate(
+                &config,
+                &*algorithm,
+                &weights,
+                device,
+                &episodes,
+                &cancelled,
+                pulse,
+            );
+            // Whoever waits for it may have given up.
+            let _ = results.send(played);
+        };
+        let thread = std::thread::Builder::new().name("evaluation".into());
+        let started = thread.spawn(work);
+        started.map_err(|error| EngineError::Thread(format!("evaluation: {error}")))?;
+        let patience = Duration::from_secs_f64(self.config.settings.stall_timeout_s);
+        let give_up = || cancel.store(true, Ordering::Relaxed);
+        let played = attend(&done, watchdog, patience, stop, give_up)?;
+        played.unwrap_or(Ok(None))
     }
 
     fn log(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
@@ -354,8 +425,8 @@ impl Training {
         Ok(())
     }
 
-    /// Takes the checkpoint that is wanted now or was put off. One at a time is written; the
-    /// next waits for it, unless the run may go on meanwhile.
+    /// Takes the checkpoint that is wanted now or was put off. One at a time is written; the next
+    /// one waits for it, or is put off.
     fn checkpoint_if_due(
         &mut self,
         wanted: Option<Wish>,
@@ -374,7 +445,7 @@ impl Training {
             (Some(step), Some(Wish::Due)) => {
                 tracing::info!(
                     env_steps = self.tally.env_steps,
-                    "a checkpoint is put off: that of step {step} is still being written"
+                    "checkpoint postponed: that of step {step} is still being written"
                 );
                 return Ok(());
             }
@@ -382,13 +453,13 @@ impl Training {
         self.checkpoint()
     }
 
-    /// Fixes this moment; it is written while the run goes on.
+    /// Fixes this moment; it is written while the run continues.
     fn checkpoint(&mut self) -> Result<(), EngineError> {
         let began = Instant::now();
         self.pupil.settle(self.config.progress(&self.tally))?;
         let status = self.status();
         let actor = match &self.collectors {
-            Collectors::Serial(actor) => Some(actor.crew()),
+            Collectors::Serial(serial) => serial.actor().map(Actor::crew),
             _ => None,
         };
         let moment = Moment::take(
@@ -410,14 +481,37 @@ impl Training {
             tables: self.recorder.tables()?,
         })?;
         self.put_off = false;
+        self.saved = (Instant::now(), Some(self.tally.env_steps));
         let paused = began.elapsed();
         self.profile.add("learner", "checkpoint", paused);
         tracing::info!(
             env_steps = self.tally.env_steps,
             paused_ms = paused.as_secs_f64() * 1e3,
-            "a checkpoint is begun"
+            "writing a checkpoint"
         );
         Ok(())
+    }
+
+    /// Saves what there is when the environments have failed or are stuck: the learner is whole.
+    /// A serial run keeps the checkpoint before, which continues exactly; but not if an
+    /// environment is stuck, for then it would have to be waited for again.
+    fn save_after(&mut self, error: &EngineError, watcher: &mut dyn Watcher) {
+        let serial = self.config.settings.mode == Mode::Serial;
+        let worth_it = match error {
+            EngineError::Stuck { .. } => true,
+            EngineError::Env(_) | EngineError::Transport(_) | EngineError::Thread(_) => !serial,
+            _ => false,
+        };
+        if !worth_it || self.saved.1 == Some(self.tally.env_steps) || self.tally.env_steps == 0 {
+            return;
+        }
+        let saved = self
+            .wait_for_checkpoint(watcher)
+            .and_then(|()| self.checkpoint())
+            .and_then(|()| self.wait_for_checkpoint(watcher));
+        if let Err(error) = saved {
+            tracing::error!("{error}");
+        }
     }
 
     fn wait_for_checkpoint(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
@@ -441,14 +535,14 @@ impl Training {
         watcher.checkpointed(&written.status, &written.folder);
     }
 
-    /// How good the present weights are: their evaluation; without evaluations the mean return
-    /// of 100 episodes.
+    /// How good the present weights are: their evaluation; without evaluations the mean of the
+    /// last 100 games or episodes.
     fn score(&self) -> Option<f64> {
         let evaluates = self.config.settings.eval.every_steps > 0;
         match self.tally.last_eval {
             Some((step, mean)) if step == self.tally.env_steps => Some(mean),
-            _ if evaluates || !self.tally.returns.is_full() => None,
-            _ => Some(self.tally.returns.summary().average),
+            _ if evaluates || !self.tally.scores().is_full() => None,
+            _ => Some(self.tally.scores().summary().average),
         }
     }
 
@@ -461,13 +555,13 @@ impl Training {
     fn status(&self) -> Status {
         let since = self.clock.started.elapsed();
         let new_steps = self.tally.env_steps - self.clock.steps_before;
-        let returns = &self.tally.returns;
+        let scores = self.tally.scores();
         Status {
             env_steps: self.tally.env_steps,
             total_steps: self.config.settings.steps,
             episodes: self.tally.episodes,
             updates: self.pupil.updates,
-            mean_return: (!returns.is_empty()).then(|| returns.summary().average),
+            mean_return: (!scores.is_empty()).then(|| scores.summary().average),
             loss: self.pupil.means.get("loss"),
             steps_per_second: new_steps as f64 / since.as_secs_f64().max(1e-9),
             elapsed: self.clock.before + since,
@@ -475,18 +569,25 @@ impl Training {
     }
 
     fn start_threads(&mut self) -> Result<(), EngineError> {
+        let settings = &self.config.settings;
+        let patience = Duration::from_secs_f64(settings.stall_timeout_s);
         let idle = match std::mem::replace(&mut self.collectors, Collectors::Moving) {
+            Collectors::Resting(actor) => {
+                let threads = self.config.torch_threads();
+                let serial = SerialActor::start(*actor, threads, patience)?;
+                self.collectors = Collectors::Serial(serial);
+                return Ok(());
+            }
             Collectors::Waiting(idle) => idle,
             others => {
                 self.collectors = others;
                 return Ok(());
             }
         };
-        let settings = &self.config.settings;
         let start = Start {
             pace: self.config.pace(),
-            patience: Duration::from_secs_f64(settings.stall_timeout_s),
-            weights: self.weights.clone(),
+            patience,
+            weights: Arc::clone(&self.weights),
             env_steps: self.tally.env_steps,
             profile: Arc::clone(&self.profile),
             pin: settings.pin_threads,

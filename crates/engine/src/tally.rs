@@ -25,6 +25,9 @@ pub(crate) struct Tally {
     pub(crate) nonzero_rewards: Window,
     /// Points of the last 100 games, where environments count them.
     pub(crate) game_scores: Window,
+    /// Whether they do.
+    #[serde(default)]
+    pub(crate) counts_games: bool,
     /// Step and mean return of the last evaluation.
     pub(crate) last_eval: Option<(u64, f64)>,
     /// Mean return of the best evaluation.
@@ -33,7 +36,7 @@ pub(crate) struct Tally {
     pub(crate) eval_steps: f64,
     /// See `eval_steps`.
     pub(crate) eval_episodes: f64,
-    /// Environments that failed and were made anew.
+    /// Environments that failed and were restarted.
     #[serde(default)]
     pub(crate) env_restarts: u64,
     /// Samples drawn from the replay and steps inserted by the last row of metrics.
@@ -44,8 +47,8 @@ pub(crate) struct Tally {
 const WINDOW: usize = 100;
 
 impl Tally {
-    /// Of a run that begins.
-    pub(crate) fn new() -> Self {
+    /// Of a run that begins, whose environments count the points of whole games or do not.
+    pub(crate) fn new(counts_games: bool) -> Self {
         Self {
             env_steps: 0,
             iterations: 0,
@@ -56,12 +59,23 @@ impl Tally {
             lengths: Window::new(WINDOW),
             nonzero_rewards: Window::new(WINDOW),
             game_scores: Window::new(WINDOW),
+            counts_games,
             last_eval: None,
             best_eval: None,
             eval_steps: 0.0,
             eval_episodes: 0.0,
             env_restarts: 0,
             replay_counts: (0, 0),
+        }
+    }
+
+    /// What a run is judged by while it trains: scores of the last 100 whole games where
+    /// environments count them (an episode may be one life, its rewards clipped), else returns of
+    /// the last 100 episodes.
+    pub(crate) fn scores(&self) -> &Window {
+        match self.counts_games {
+            true => &self.game_scores,
+            false => &self.returns,
         }
     }
 
@@ -79,5 +93,36 @@ impl Tally {
                 self.game_scores.push(score);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where games are counted, the clipped returns of single lives are not what a run is judged
+    /// by, not even before the first game has ended.
+    #[test]
+    fn whole_games_count_where_there_are_games() {
+        let life = Episode {
+            env: 0,
+            return_: 3.0,
+            discounted_return: 3.0,
+            length: 10,
+            nonzero_rewards: 3,
+            game_score: None,
+        };
+        let game = Episode {
+            game_score: Some(120.0),
+            ..life
+        };
+        let mut tally = Tally::new(true);
+        tally.count(10, &[life, life]);
+        assert!(tally.scores().is_empty());
+        tally.count(10, &[game]);
+        assert_eq!(tally.scores().summary().average, 120.0);
+        let mut tally = Tally::new(false);
+        tally.count(10, &[life]);
+        assert_eq!(tally.scores().summary().average, 3.0);
     }
 }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use starling_envs::{Episode, Rollout};
 
+use crate::patience::Patience;
+
 /// One version of the weights that actors act with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
@@ -53,13 +55,14 @@ pub trait Transport: Send + Sync {
         patience: Duration,
     ) -> Result<Option<Vec<Rollout>>, TransportError>;
 
-    /// Actor: says that it cannot go on, and why. The learner's next wait ends with that.
-    fn fail(&self, actor: usize, reason: String);
+    /// Actor: says that it cannot continue, who it is, and why. The learner's next wait ends with
+    /// that.
+    fn fail(&self, who: String, reason: String);
 
     /// Learner: makes weights available; never waits for a reader.
-    fn publish(&self, weights: Weights);
+    fn publish(&self, weights: Arc<Weights>);
 
-    /// Learner: the next parcel, waiting for it at most so long.
+    /// Learner: the next parcel, waiting for it no longer than `patience`.
     fn receive(&self, patience: Duration) -> Result<Parcel, TransportError>;
 
     /// Learner: gives back the buffers of a parcel that was used, for the same actor.
@@ -88,11 +91,11 @@ pub enum TransportError {
         /// How long.
         seconds: u64,
     },
-    /// An actor reported that it cannot go on.
-    #[error("actor {actor} failed: {reason}")]
+    /// An actor reported that it cannot continue.
+    #[error("{who} failed: {reason}")]
     ActorFailed {
-        /// Number of the actor.
-        actor: usize,
+        /// Name of its thread.
+        who: String,
         /// What it said.
         reason: String,
     },
@@ -118,7 +121,7 @@ struct Shared {
     /// Used buffers by actor: those of different actors may differ in size.
     spares: BTreeMap<usize, Vec<Vec<Rollout>>>,
     busy: bool,
-    failure: Option<(usize, String)>,
+    failure: Option<(String, String)>,
     closed: bool,
 }
 
@@ -140,6 +143,11 @@ impl InProcess {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether [`close`](Transport::close) was called.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     /// Waits until `ready` gives something, the run closes, or patience ends.
     fn wait_for<T>(
         &self,
@@ -148,7 +156,7 @@ impl InProcess {
         patience: Duration,
         mut ready: impl FnMut(&mut Shared) -> Option<Result<T, TransportError>>,
     ) -> Result<T, TransportError> {
-        let mut deadline = Instant::now() + patience;
+        let mut left = Patience::new(patience);
         let mut shared = self.lock();
         loop {
             if let Some(result) = ready(&mut shared) {
@@ -158,15 +166,18 @@ impl InProcess {
                 return Err(TransportError::Closed);
             }
             if shared.busy {
-                deadline = Instant::now() + patience;
+                left = Patience::new(patience);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let seconds = patience.as_secs();
-                return Err(TransportError::TimedOut { who, what, seconds });
-            }
-            let waited = self.changed.wait_timeout(shared, left);
+            let began = Instant::now();
+            let waited = self.changed.wait_timeout(shared, left.slice());
             shared = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if !left.spend(began) && !shared.busy {
+                // What was waited for may have come in the last moment.
+                return ready(&mut shared).unwrap_or_else(|| {
+                    let seconds = patience.as_secs();
+                    Err(TransportError::TimedOut { who, what, seconds })
+                });
+            }
         }
     }
 }
@@ -205,14 +216,13 @@ impl Transport for InProcess {
         )
     }
 
-    fn fail(&self, actor: usize, reason: String) {
+    fn fail(&self, who: String, reason: String) {
         let mut shared = self.lock();
-        shared.failure.get_or_insert((actor, reason));
+        shared.failure.get_or_insert((who, reason));
         self.changed.notify_all();
     }
 
-    fn publish(&self, weights: Weights) {
-        let weights = Arc::new(weights);
+    fn publish(&self, weights: Arc<Weights>) {
         let mut shared = self.lock();
         shared.weights.push_back(weights);
         if shared.weights.len() > self.history {
@@ -227,8 +237,8 @@ impl Transport for InProcess {
             "experience from an actor",
             patience,
             |shared| {
-                if let Some((actor, reason)) = shared.failure.clone() {
-                    return Some(Err(TransportError::ActorFailed { actor, reason }));
+                if let Some((who, reason)) = shared.failure.clone() {
+                    return Some(Err(TransportError::ActorFailed { who, reason }));
                 }
                 let parcel = shared.parcels.pop_front()?;
                 self.changed.notify_all();
@@ -277,9 +287,9 @@ mod tests {
         }
     }
 
-    fn weights(version: u64) -> Weights {
+    fn weights(version: u64) -> Arc<Weights> {
         let values = vec![version as f32];
-        Weights { version, values }
+        Arc::new(Weights { version, values })
     }
 
     /// What every transport has to do; `make` gives one that holds two parcels and two
@@ -355,7 +365,7 @@ mod tests {
         let transport = Arc::new(transport);
         let learner = Arc::clone(&transport);
         let thread = std::thread::spawn(move || learner.receive(PATIENT));
-        transport.fail(3, "no more coins".into());
+        transport.fail("actor 3".into(), "no more coins".into());
         let failed = thread.join().unwrap().unwrap_err();
         assert_eq!(failed.to_string(), "actor 3 failed: no more coins");
         let actor = Arc::clone(&transport);

@@ -12,11 +12,11 @@ use crate::Evaluation;
 pub enum Reason {
     /// All steps are done.
     Finished,
-    /// The return that was asked for is reached (`stop_at_return`).
+    /// The requested return is reached (`stop_at_return`).
     Solved,
-    /// The steps of `--stop-after` are done; `resume` goes on.
+    /// The steps of `--stop-after` are done; `resume` continues.
     Paused,
-    /// A signal asked to stop; `resume` goes on.
+    /// A signal asked to stop; `resume` continues.
     Interrupted,
 }
 
@@ -40,7 +40,8 @@ pub struct Status {
     pub episodes: u64,
     /// Updates of the learner.
     pub updates: u64,
-    /// Mean return of the last 100 episodes.
+    /// Mean score of the last 100 games where the environment counts games (Atari), else mean
+    /// return of the last 100 episodes.
     pub mean_return: Option<f64>,
     /// Mean loss since the last row of metrics.
     pub loss: Option<f64>,

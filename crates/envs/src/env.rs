@@ -56,6 +56,12 @@ pub trait Env: Send {
         None
     }
 
+    /// Whether [`game_score`](Env::game_score) ever gives points; constant over the environment's
+    /// life. Statistics of a run then mean whole games, not episodes.
+    fn counts_games(&self) -> bool {
+        false
+    }
+
     /// The whole state, such that [`restore`](Env::restore) continues exactly; `None` if this
     /// environment cannot be saved. A resumed run starts a new episode then.
     fn snapshot(&self) -> Option<Vec<u8>> {
@@ -104,6 +110,10 @@ impl<E: Env + ?Sized> Env for Box<E> {
 
     fn game_score(&self) -> Option<f64> {
         (**self).game_score()
+    }
+
+    fn counts_games(&self) -> bool {
+        (**self).counts_games()
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

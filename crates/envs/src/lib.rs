@@ -23,5 +23,5 @@ pub use random::{Rng, stream};
 pub use registry::{EnvOptions, EnvSpec, UnknownEnv};
 pub use rollout::{Resident, Rollout};
 pub use space::{Bounds, Space};
-pub use vector::{Episode, Restart, RestartBudget, VecEnv, VecSnapshot};
+pub use vector::{Episode, Pulse, Restart, RestartBudget, VecEnv, VecSnapshot};
 pub use wrappers::TimeLimit;

@@ -1,14 +1,17 @@
 //! Several environments stepped by one thread, straight into the columns of a rollout.
 
+mod pulse;
 mod restart;
 #[cfg(test)]
 mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use starling_tree::Array;
 
+pub use self::pulse::Pulse;
 use self::restart::Remaker;
 pub use self::restart::{Restart, RestartBudget};
 use crate::registry::{EnvOptions, EnvSpec};
@@ -39,6 +42,7 @@ pub struct VecEnv {
     /// A continuous action within its bounds.
     bounded: Vec<f32>,
     discount: f64,
+    pulse: Arc<Pulse>,
 }
 
 /// An episode that ended.
@@ -172,6 +176,7 @@ impl VecEnv {
             restarts: Vec::new(),
             bounded: Vec::new(),
             discount: 1.0,
+            pulse: Arc::default(),
         }
     }
 
@@ -184,6 +189,16 @@ impl VecEnv {
     /// The discount per step (γ) of [`Episode::discounted_return`]; 1 unless set.
     pub fn set_discount(&mut self, gamma: f64) {
         self.discount = gamma;
+    }
+
+    /// Shows other threads which environment is at work; see [`Pulse`].
+    pub fn pulse(&self) -> &Arc<Pulse> {
+        &self.pulse
+    }
+
+    /// Reports to this pulse from now on.
+    pub fn set_pulse(&mut self, pulse: Arc<Pulse>) {
+        self.pulse = pulse;
     }
 
     /// The number of environments.
@@ -299,6 +314,7 @@ impl VecEnv {
             vector.reset_one(0, b, rollout)?;
             let steps = vector.slots[b].rng.random_range(0..=max_steps);
             for _ in 0..steps {
+                vector.pulse.beat(vector.first_index + b as u64);
                 let slot = &mut vector.slots[b];
                 let legal = rollout.legal.as_ref().map(|legal| legal.at(&[0, b]));
                 let legal = legal.map(|legal| legal.as_slice::<u8>());
@@ -407,6 +423,7 @@ impl VecEnv {
                 for b in first..vector.len() {
                     vector.at_work = b;
                     vector.resetting = false;
+                    vector.pulse.beat(vector.first_index + b as u64);
                     work(vector, b, rollout)?;
                 }
                 Ok(())
@@ -414,9 +431,13 @@ impl VecEnv {
             let Err(error) = done else {
                 break;
             };
-            self.replace(error, t, row, rollout)?;
+            if let Err(error) = self.replace(error, t, row, rollout) {
+                self.pulse.rest();
+                return Err(error);
+            }
             first = self.at_work + 1;
         }
+        self.pulse.rest();
         Ok(())
     }
 

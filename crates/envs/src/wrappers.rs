@@ -71,6 +71,10 @@ impl<E: Env> Env for TimeLimit<E> {
         self.env.game_score()
     }
 
+    fn counts_games(&self) -> bool {
+        self.env.counts_games()
+    }
+
     fn snapshot(&self) -> Option<Vec<u8>> {
         save(&State {
             elapsed: self.elapsed,

@@ -28,10 +28,15 @@ pub struct Layout {
 /// The record of a policy that is kept as its recurrent state.
 const STATE: &str = "state";
 
+/// The record of a policy that is the first priority of a step. It goes into the sum tree, not
+/// into the rows.
+pub const PRIORITY: &str = "priority";
+
 impl Layout {
     /// The layout for rollouts like this one, from `streams` environments in all.
     ///
-    /// What the policy records under the name `state` is its recurrent state before each step.
+    /// What the policy records under the name `state` is its recurrent state before each step;
+    /// what it records as [`PRIORITY`] is not stored.
     pub fn of_rollout(rollout: &Rollout, streams: usize) -> Self {
         let (records, state) = records_and_state(&rollout.policy);
         Self {
@@ -90,7 +95,7 @@ impl Layout {
     }
 }
 
-/// What a policy recorded, apart from its recurrent state, and that state.
+/// What a policy recorded, apart from its recurrent state and priorities, and that state.
 pub(crate) fn records_and_state(policy: &Tree<Array>) -> (Tree<&Array>, Tree<&Array>) {
     let Tree::Node(children) = policy else {
         return (policy.map(|array| array), Tree::empty());
@@ -98,10 +103,10 @@ pub(crate) fn records_and_state(policy: &Tree<Array>) -> (Tree<&Array>, Tree<&Ar
     let mut records = Vec::new();
     let mut state = Tree::empty();
     for (name, child) in children {
-        if name == STATE {
-            state = child.map(|array| array);
-        } else {
-            records.push((name.clone(), child.map(|array| array)));
+        match name.as_str() {
+            STATE => state = child.map(|array| array),
+            PRIORITY => {}
+            _ => records.push((name.clone(), child.map(|array| array))),
         }
     }
     (Tree::Node(records), state)

@@ -101,7 +101,7 @@ mod sum_tree;
 pub use batch::{SampleId, TransitionBatch};
 pub use config::{Draws, MemoryPlan, PriorityConfig, ReplayConfig, SequenceConfig};
 pub use error::ReplayError;
-pub use layout::Layout;
+pub use layout::{Layout, PRIORITY};
 pub use prefetch::{Draw, Filled, Prefetcher};
 pub use priority::mixed_priority;
 pub use rate::{RateConfig, RateLimiter};

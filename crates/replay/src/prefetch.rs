@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rand::{Rng as _, SeedableRng as _};
+use rand::SeedableRng as _;
 use starling_envs::Rng;
 
 use crate::{Replay, ReplayError, SequenceBatch, TransitionBatch};
@@ -47,7 +47,6 @@ impl Draw for SequenceBatch {
 pub struct Prefetcher<B: Draw> {
     shared: Arc<Shared<B>>,
     threads: Vec<JoinHandle<()>>,
-    rng: Rng,
     given: u64,
     taken: u64,
 }
@@ -62,11 +61,11 @@ pub struct Filled<B> {
 }
 
 impl<B: Draw> Prefetcher<B> {
-    /// Starts the threads, at least one. `rng` decides what is drawn.
+    /// Starts the threads, at least one.
     ///
     /// # Errors
     /// When a thread cannot be started.
-    pub fn new(replay: Arc<Replay>, threads: usize, rng: Rng) -> io::Result<Self> {
+    pub fn new(replay: Arc<Replay>, threads: usize) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 orders: VecDeque::new(),
@@ -79,7 +78,6 @@ impl<B: Draw> Prefetcher<B> {
         let mut prefetcher = Self {
             shared,
             threads: Vec::new(),
-            rng,
             given: 0,
             taken: 0,
         };
@@ -93,14 +91,14 @@ impl<B: Draw> Prefetcher<B> {
         Ok(prefetcher)
     }
 
-    /// Gives buffers away, to be filled with draws whose importance weights have the exponent
-    /// `beta`.
-    pub fn give(&mut self, batch: B, beta: f64) {
+    /// Gives buffers away, to be filled with draws that follow from `seed`, whose importance
+    /// weights have the exponent `beta`.
+    pub fn give(&mut self, batch: B, beta: f64, seed: u64) {
         let order = Order {
             number: self.given,
             batch,
             beta,
-            seed: self.rng.next_u64(),
+            seed,
         };
         self.given += 1;
         self.shared.lock().orders.push_back(order);

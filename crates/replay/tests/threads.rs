@@ -272,9 +272,9 @@ fn a_snapshot_is_of_its_moment() {
 fn batches_come_back_in_the_order_in_which_buffers_were_given() {
     let replay = Arc::new(Replay::new(config(false), layout()).unwrap());
     let patience = Duration::from_secs(20);
-    let mut prefetcher = Prefetcher::new(Arc::clone(&replay), 3, stream(5, "replay", 0)).unwrap();
+    let mut prefetcher = Prefetcher::new(Arc::clone(&replay), 3).unwrap();
     assert!(prefetcher.take(patience).is_none());
-    prefetcher.give(TransitionBatch::new(replay.layout(), 4), 0.4);
+    prefetcher.give(TransitionBatch::new(replay.layout(), 4), 0.4, 5);
     let empty = prefetcher.take(patience).unwrap();
     assert_eq!(empty.drawn, Err(ReplayError::Empty { steps: 0 }));
 
@@ -284,7 +284,7 @@ fn batches_come_back_in_the_order_in_which_buffers_were_given() {
     }
     // Told apart by their sizes.
     for size in 1..=6 {
-        prefetcher.give(TransitionBatch::new(replay.layout(), size), 0.4);
+        prefetcher.give(TransitionBatch::new(replay.layout(), size), 0.4, size as u64);
     }
     assert_eq!(prefetcher.ahead(), 6);
     let taking = AtomicUsize::new(1);
@@ -304,7 +304,7 @@ fn batches_come_back_in_the_order_in_which_buffers_were_given() {
             assert_eq!(filled.drawn, Ok(()));
             assert_eq!(filled.batch.size(), round % 6 + 1);
             check(&filled.batch);
-            prefetcher.give(filled.batch, 0.4);
+            prefetcher.give(filled.batch, 0.4, round as u64);
         }
     });
     // Ends though buffers are still out.
@@ -313,7 +313,7 @@ fn batches_come_back_in_the_order_in_which_buffers_were_given() {
 
 /// The same orders give the same draws, whichever thread fills them.
 #[test]
-fn prefetched_draws_follow_the_generator() {
+fn prefetched_draws_follow_the_seeds() {
     let sequence = SequenceConfig {
         burn_in_steps: 2,
         length_steps: 4,
@@ -330,11 +330,10 @@ fn prefetched_draws_follow_the_generator() {
         .insert(&Counting::new(0, 100).next(), 0, None)
         .unwrap();
     let draws = |threads| {
-        let rng = stream(9, "replay", 0);
-        let mut prefetcher = Prefetcher::new(Arc::clone(&replay), threads, rng).unwrap();
-        for _ in 0..8 {
+        let mut prefetcher = Prefetcher::new(Arc::clone(&replay), threads).unwrap();
+        for seed in 0..8 {
             let buffers = SequenceBatch::new(&config, replay.layout(), 5).unwrap();
-            prefetcher.give(buffers, 0.6);
+            prefetcher.give(buffers, 0.6, seed);
         }
         let taken = (0..8).map(|_| prefetcher.take(Duration::from_secs(20)).unwrap().batch);
         taken.collect::<Vec<_>>()

@@ -391,20 +391,23 @@ impl<'a> Filled<'a> {
 struct Learner {
     replay: Arc<Replay>,
     prefetcher: Prefetcher<TransitionBatch>,
+    seeds: starling_envs::Rng,
     priorities: Vec<f32>,
 }
 
 impl Learner {
     fn new(replay: Arc<Replay>, priorities: &[f32]) -> Result<Self, BenchError> {
         const THREADS: usize = 2;
-        let rng = stream(3, "bench", 0);
-        let mut prefetcher = Prefetcher::new(Arc::clone(&replay), THREADS, rng)?;
+        let mut seeds = stream(3, "bench", 0);
+        let mut prefetcher = Prefetcher::new(Arc::clone(&replay), THREADS)?;
         for _ in 0..THREADS + 1 {
-            prefetcher.give(TransitionBatch::new(replay.layout(), BATCH), 0.4);
+            let batch = TransitionBatch::new(replay.layout(), BATCH);
+            prefetcher.give(batch, 0.4, seeds.next_u64());
         }
         Ok(Self {
             replay,
             prefetcher,
+            seeds,
             priorities: priorities.to_vec(),
         })
     }
@@ -416,7 +419,8 @@ impl Learner {
         filled.drawn?;
         let ids = &filled.batch.ids;
         self.replay.update_priorities(ids, &self.priorities)?;
-        self.prefetcher.give(filled.batch, 0.4);
+        self.prefetcher
+            .give(filled.batch, 0.4, self.seeds.next_u64());
         Ok(())
     }
 }

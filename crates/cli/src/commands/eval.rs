@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::engine::{RunConfig, evaluate_checkpoint};
+use crate::engine::{Episodes, RunConfig, evaluate_checkpoint};
 use crate::protocol;
 use crate::record::{RunFolder, Summary, checkpoint, scores_of};
 
@@ -86,7 +86,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let evaluation = evaluate_checkpoint(&config, &chosen, episodes, args.seed, &[])?;
+    let episodes = Episodes {
+        count: episodes,
+        seed: args.seed,
+        ..Episodes::default()
+    };
+    let evaluation = evaluate_checkpoint(&config, &chosen, &episodes)?;
     let returns = Summary::of(evaluation.returns.iter().copied());
     let lengths = Summary::of(evaluation.lengths.iter().copied());
     if args.json {

@@ -566,6 +566,10 @@ impl Env for AtariEnv {
         running.episode.over.then_some(running.episode.score)
     }
 
+    fn counts_games(&self) -> bool {
+        true
+    }
+
     fn snapshot(&self) -> Option<Vec<u8>> {
         let running = self
             .running
