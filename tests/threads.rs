@@ -55,11 +55,41 @@ fn a_fixed_lag_gives_the_same_weights_on_any_number_of_threads() {
 /// Actors with different numbers of environments do not get each other's buffers.
 #[test]
 fn environments_need_not_divide_evenly() {
-    train("ppo", &["envs=7", "threads=2", "steps=8000"]);
-    train(
-        "dqn",
-        &["envs=7", "threads=3", "steps=8000", "asynchronous=true"],
+    let uneven = ["envs=7", "threads=2", "steps=8000", "log_every_steps=4000"];
+    assert!(train("ppo", &uneven) == train("ppo", &uneven));
+    let free = ["envs=7", "threads=3", "steps=8000", "asynchronous=true"];
+    let (_, returns) = train("dqn", &free);
+    assert!(returns.last().is_some_and(|mean| mean.is_finite()));
+}
+
+/// Actors get new weights as often as asked for, and not more often.
+#[test]
+fn weights_are_published_every_so_many_updates() {
+    let published = |every: &str| {
+        let mut request = Request::new("CartPole-v1");
+        request.algo = Some("dqn".to_owned());
+        let overrides = ["mode=threads", "asynchronous=true", "steps=6000", every];
+        request.overrides = overrides.map(str::to_owned).to_vec();
+        let config = resolve(&request).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let folder = starling::create_folder(&config, root.path(), "publish").unwrap();
+        let training = Training::start(config, &folder).unwrap();
+        training
+            .run(&AtomicBool::new(false), None, &mut ())
+            .unwrap();
+        let (latest, _) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
+        let state = latest.read("run.json").unwrap();
+        let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+        let number = |key: &str| state[key].as_u64().unwrap();
+        (number("version"), number("updates"))
+    };
+    let (versions, updates) = published("publish_every_updates=20");
+    assert!(
+        versions > 0 && versions * 20 <= updates,
+        "{versions} {updates}"
     );
+    let (versions, updates) = published("publish_every_updates=1");
+    assert!(versions * 20 > updates, "{versions} {updates}");
 }
 
 /// The lag between acting and learning is measured: none in lockstep, some without.

@@ -350,13 +350,7 @@ impl Targets {
 
     /// Computes V-trace with the present weights, overwrites the targets in place, and returns
     /// the mean importance weight.
-    fn find(
-        &self,
-        whole: &Trajectory,
-        model: &Model,
-        params: &Params,
-        config: &Config,
-    ) -> Tensor {
+    fn find(&self, whole: &Trajectory, model: &Model, params: &Params, config: &Config) -> Tensor {
         let clips = RhoClips {
             rho: config.rho_clip,
             c: config.c_clip,

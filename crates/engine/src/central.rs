@@ -97,7 +97,10 @@ impl Central {
 
     /// What shows whether the environments are moving.
     pub(crate) fn pulses(&self) -> impl Iterator<Item = Arc<Pulse>> {
-        let crews = self.groups.iter().flat_map(|group| group.crews.iter().flatten());
+        let crews = self
+            .groups
+            .iter()
+            .flat_map(|group| group.crews.iter().flatten());
         crews.map(|crew| Arc::clone(crew.pulse()))
     }
 

@@ -440,7 +440,10 @@ fn group_limit(root: &Path, groups: &str) -> Option<usize> {
         }
     });
     let limits = lines.flat_map(|(root, path, file)| {
-        let all: Vec<_> = Path::new(path).ancestors().map(|at| root.join(at).join(file)).collect();
+        let all: Vec<_> = Path::new(path)
+            .ancestors()
+            .map(|at| root.join(at).join(file))
+            .collect();
         all
     });
     let limits = limits.filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());

@@ -161,7 +161,8 @@ pub fn evaluate(
         returns.collect()
     };
     // Not counted where the environment's own limit is as short.
-    let cut_off = |played: &&&Played| own.is_none_or(|own| own > most) && played.length >= most as f64;
+    let cut_off =
+        |played: &&&Played| own.is_none_or(|own| own > most) && played.length >= most as f64;
     Ok(Some(Evaluation {
         returns: in_order.iter().map(|played| played.return_).collect(),
         lengths: in_order.iter().map(|played| played.length).collect(),
@@ -358,7 +359,12 @@ mod tests {
     fn evaluations_do_not_explore() {
         let played = play("LeversEnd-v0", true, 64, false).unwrap();
         assert_eq!(played.returns.len(), 64);
-        assert!(played.returns.iter().all(|other| *other == played.returns[0]));
+        assert!(
+            played
+                .returns
+                .iter()
+                .all(|other| *other == played.returns[0])
+        );
         assert_eq!(played.cut_off, 0);
     }
 

@@ -13,8 +13,8 @@ use starling_algos::{
 use starling_envs::{Rng, Rollout, stream};
 use starling_nets::{Device, pin, send};
 use starling_replay::{
-    Draw, Filled, Layout, PRIORITY, Prefetcher, RateLimiter, Replay, ReplayError, SampleId, SequenceBatch,
-    TransitionBatch,
+    Draw, Filled, Layout, PRIORITY, Prefetcher, RateLimiter, Replay, ReplayError, SampleId,
+    SequenceBatch, TransitionBatch,
 };
 use starling_tree::{Array, Tree};
 
@@ -320,8 +320,7 @@ impl Pupil {
         std::thread::scope(|scope| {
             let writers = (0..threads.min(firsts.len())).map(|thread| {
                 let builder = std::thread::Builder::new().name(format!("insert-{thread}"));
-                let started =
-                    builder.spawn_scoped(scope, move || insert(replay, share(thread)));
+                let started = builder.spawn_scoped(scope, move || insert(replay, share(thread)));
                 started.map_err(|error| EngineError::Prefetch(error.to_string()))
             });
             let writers = writers.collect::<Result<Vec<_>, _>>()?;
@@ -427,10 +426,8 @@ impl ReplayFeed {
         }
         let mut prefetcher = match self.prefetcher.take() {
             Some(prefetcher) => prefetcher,
-            None => {
-                Prefetcher::new(Arc::clone(&self.replay), self.threads)
-                    .map_err(|error| EngineError::Prefetch(error.to_string()))?
-            }
+            None => Prefetcher::new(Arc::clone(&self.replay), self.threads)
+                .map_err(|error| EngineError::Prefetch(error.to_string()))?,
         };
         while self.may_draw()
             && let Some(drawn) = self.spare.pop()
@@ -575,8 +572,7 @@ mod tests {
             let spaces = crate::config::spaces_of(&*env);
             let mut settings = config.settings.clone();
             settings.prefetch_threads = threads;
-            let mut pupil =
-                Pupil::new(&*parts.algorithm, &spaces, &settings, Device::Cpu).unwrap();
+            let mut pupil = Pupil::new(&*parts.algorithm, &spaces, &settings, Device::Cpu).unwrap();
             let weights = Weights {
                 version: 0,
                 values: pupil.learner.weights(),
@@ -610,7 +606,7 @@ mod tests {
     #[test]
     fn limiter_and_empty_replay_do_not_hold_each_other() {
         let config = RunConfig::from_value(&json!({
-            "env": {"id": "CartPole-v1"},
+            "env": {"id": "MountainCar-v0"},
             "algo": {
                 "name": "r2d2",
                 "rollout_steps": 5,
@@ -723,5 +719,48 @@ mod tests {
         }
         assert!(pupil.updates > 0);
         assert_ne!(stream_of(&pupil), before);
+    }
+
+    /// Several threads store what arrived; the rollouts of one environment keep their order.
+    #[test]
+    fn threads_that_store_keep_the_order_of_each_environment() {
+        let config = RunConfig::from_value(&json!({
+            "env": {"id": "CartPole-v1"},
+            "algo": {"name": "dqn", "learning_starts_steps": 100_000, "rollout_steps": 2},
+            "envs": 4,
+            "device": "cpu",
+            "torch_threads": 1,
+        }))
+        .unwrap();
+        let mut parts = Parts::make(&config, 0).unwrap();
+        let Collectors::Resting(actor) = &mut parts.collectors else {
+            panic!("the usual mode is serial");
+        };
+        let env = config.env_spec().unwrap().make(&config.env).unwrap();
+        let spaces = crate::config::spaces_of(&*env);
+        let mut settings = config.settings.clone();
+        settings.prefetch_threads = 3;
+        let mut pupil = Pupil::new(&*parts.algorithm, &spaces, &settings, Device::Cpu).unwrap();
+        let weights = Weights {
+            version: 0,
+            values: pupil.learner.weights(),
+        };
+        let collected: Vec<Rollout> = (0..300)
+            .map(|_| {
+                actor.collect(&weights, 0, &Profile::default()).unwrap();
+                actor.rollout().clone()
+            })
+            .collect();
+        let rollouts: Vec<_> = collected.iter().map(|rollout| (0, rollout)).collect();
+        let progress = Progress {
+            env_steps: 0,
+            total_steps: 1_000,
+        };
+        pupil.take(&rollouts, progress);
+        let Feed::Replay(feed) = &pupil.feed else {
+            panic!("action values are learned from a replay");
+        };
+        assert_eq!(feed.replay.inserted_steps(), 300 * 2 * 4);
+        assert_eq!(feed.replay.breaks(), 0);
     }
 }

@@ -21,6 +21,7 @@ mod profile;
 mod report;
 mod run;
 mod saver;
+mod selftest;
 mod serial;
 mod tally;
 mod transport;
@@ -35,5 +36,6 @@ pub use evaluate::{Episodes, Evaluation, evaluate, evaluate_checkpoint, policy_o
 pub use limits::{Limits, limits};
 pub use profile::{Profile, Spent};
 pub use run::Training;
+pub use selftest::{Comparison, compare_devices};
 pub use transport::{InProcess, Parcel, Transport, TransportError, Wanted, Weights};
 pub use watch::{Outcome, Reason, Status, Watcher};

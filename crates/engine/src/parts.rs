@@ -205,3 +205,46 @@ impl RunConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Weights;
+    use crate::profile::Profile;
+
+    /// Actors on threads are not part of checkpoints. A resumed run must not repeat the streams
+    /// with which the run began.
+    #[test]
+    fn resumed_actors_draw_from_other_streams() {
+        let config = RunConfig::from_value(&json!({
+            "env": {"id": "CartPole-v1"},
+            "algo": {"name": "ppo"},
+            "mode": "threads",
+            "threads": 1,
+            "envs": 2,
+            "device": "cpu",
+            "torch_threads": 1,
+        }))
+        .unwrap();
+        let collected = |step| {
+            let parts = Parts::make(&config, step).unwrap();
+            let Collectors::Waiting(Idle::Actors(mut actors)) = parts.collectors else {
+                panic!("the mode is threads");
+            };
+            let weights = Weights {
+                version: 0,
+                values: parts.pupil.learner.weights(),
+            };
+            actors[0].collect(&weights, 0, &Profile::default()).unwrap();
+            let rollout = actors[0].rollout().clone();
+            (rollout.obs, rollout.actions)
+        };
+        let first = collected(0);
+        assert_eq!(collected(0), first);
+        let resumed = collected(1_000);
+        assert_ne!(resumed.0, first.0);
+        assert_ne!(resumed.1, first.1);
+    }
+}

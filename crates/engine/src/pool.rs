@@ -349,6 +349,7 @@ mod tests {
         Error,
         Panic,
         Stuck,
+        Never,
     }
 
     impl Env for Faulty {
@@ -372,6 +373,7 @@ mod tests {
                 (0, Fault::Stuck) => loop {
                     std::thread::sleep(Duration::from_secs(1));
                 },
+                (left, Fault::Never) => left,
                 (left, _) => left - 1,
             };
             Ok(Step::default())
@@ -458,6 +460,23 @@ mod tests {
             drop(pool);
             assert!(start.elapsed() < 2 * FAREWELL);
         }
+    }
+
+    /// Actors that are faster than the learner wait for it; what they collected does not pile up.
+    #[test]
+    fn actors_do_not_run_ahead_of_the_learner() {
+        let pool = start(Fault::Never, Duration::from_secs(60), Pace::Free);
+        let most = QUEUED_PER_ACTOR * 2;
+        let began = Instant::now();
+        while pool.station.transport.queued() < most {
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "nothing is collected"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(pool.station.transport.queued(), most);
     }
 
     /// A signal ends the wait for an environment that is stuck.

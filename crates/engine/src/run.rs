@@ -20,11 +20,11 @@ use crate::pool::{Pace, Pool, Start};
 use crate::profile::Profile;
 use crate::report::{self, Clock};
 use crate::saver::{Order, Saver, Written, open_checkpoints};
-use crate::tally::Tally;
 use crate::serial::{SerialActor, attend};
+use crate::tally::Tally;
 use crate::{
-    Actor, EngineError, Episodes, Evaluation, Mode, Outcome, Reason, RunConfig, Status, Watcher, Weights,
-    checkpoint, evaluate,
+    Actor, EngineError, Episodes, Evaluation, Mode, Outcome, Reason, RunConfig, Status, Watcher,
+    Weights, checkpoint, evaluate,
 };
 
 /// A run that is ready to go, from its beginning or from a checkpoint.
@@ -159,8 +159,8 @@ impl Training {
             let now = self.tally.env_steps;
             let due = |every: u64| every > 0 && now / every > before / every;
             watcher.round(&self.status());
-            let evaluated = due(self.config.settings.eval.every_steps)
-                && self.evaluate(stop, watcher)?;
+            let evaluated =
+                due(self.config.settings.eval.every_steps) && self.evaluate(stop, watcher)?;
             if due(self.config.settings.log_every_steps) {
                 self.log(watcher)?;
             }
@@ -259,7 +259,8 @@ impl Training {
                 self.tally
                     .count(rollout.steps() * rollout.envs(), &episodes);
                 let rollouts = [(0, rollout)];
-                self.pupil.absorb(&rollouts, progress, version, pace, stop)?
+                self.pupil
+                    .absorb(&rollouts, progress, version, pace, stop)?
             }
             Collectors::Threads(pool) => {
                 let progress = self.config.progress(&self.tally);
@@ -283,7 +284,9 @@ impl Training {
                     self.tally.count(steps.sum(), &parcel.episodes);
                     rollouts.extend(its.map(|(first_env, rollout)| (*first_env, rollout)));
                 }
-                let updates = self.pupil.absorb(&rollouts, progress, version, pace, stop)?;
+                let updates = self
+                    .pupil
+                    .absorb(&rollouts, progress, version, pace, stop)?;
                 pool.recycle(parcels);
                 updates
             }

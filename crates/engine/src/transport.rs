@@ -148,6 +148,12 @@ impl InProcess {
         self.lock().closed
     }
 
+    /// Parcels that wait for the learner.
+    #[cfg(test)]
+    pub(crate) fn queued(&self) -> usize {
+        self.lock().parcels.len()
+    }
+
     /// Waits until `ready` gives something, the run closes, or patience ends.
     fn wait_for<T>(
         &self,

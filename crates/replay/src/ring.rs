@@ -457,6 +457,22 @@ impl Ring {
         }
     }
 
+    /// Gives up all rows before this one, and the entries that need them.
+    pub(crate) fn evict_before(&mut self, plan: &Plan, row: u64) {
+        while self.cursor.oldest < row.min(self.cursor.complete) {
+            self.evict(plan);
+        }
+        self.tree.set_many(self.changes.drain(..));
+        // Rows that wait to become entries may need older rows too.
+        let first = match self.cursor.oldest {
+            0 => 0,
+            oldest => oldest + plan.lookback,
+        };
+        let stride = sequence(plan).map_or(1, |config| config.stride_steps() as u64);
+        let behind = first.saturating_sub(self.cursor.waiting);
+        self.cursor.waiting += behind.div_ceil(stride) * stride;
+    }
+
     /// Keeps a row for a snapshot that has not come to it yet.
     fn rescue(&mut self, plan: &Plan, row: u64) {
         let place = plan.place(row);

@@ -1,4 +1,4 @@
-//! A replay on disk, part by part, bit for bit, while others go on using it.
+//! A replay on disk, part by part, bit for bit, while others keep using it.
 //!
 //! A snapshot is one file, a *part*: everything that changes (cursors, flags, priorities), and
 //! the rows that earlier parts do not have. Rows never change once they are complete, so that a
@@ -11,7 +11,7 @@
 //!
 //! A part is a mark and a format number, then blocks of at most 1 MiB with a checksum each, then
 //! an empty block that says that the end was reached. What the blocks hold is one stream of zstd.
-//! Equal replays give equal bytes, and a loaded replay goes on exactly as the saved one would
+//! Equal replays give equal bytes, and a loaded replay continues exactly as the saved one would
 //! have.
 
 use std::collections::VecDeque;
@@ -95,10 +95,10 @@ impl Saved {
     }
 }
 
-/// More parts than this are written anew as one.
+/// More parts than this are written again as one.
 const MOST_PARTS: usize = 64;
 
-/// A replay as it was at one moment, to be written while it goes on.
+/// A replay as it was at one moment, to be written while it is in use.
 #[derive(Debug)]
 pub struct Snapshot<R: Deref<Target = Replay>> {
     replay: R,
@@ -182,6 +182,20 @@ impl Replay {
         config: &ReplayConfig,
         layout: &Layout,
     ) -> Result<(Self, Saved), SnapshotError> {
+        Self::load_newest_rows(newest, |part| earlier(part).map(Some), config, layout)
+    }
+
+    /// As [`load`](Replay::load), where some earlier parts may be lost, for which `earlier` gives
+    /// `None`. The rows of a lost part, and all older ones, are left out.
+    ///
+    /// # Errors
+    /// As [`load`](Replay::load), for the parts that are there.
+    pub fn load_newest_rows<P: Read>(
+        newest: impl Read,
+        mut earlier: impl FnMut(u64) -> io::Result<Option<P>>,
+        config: &ReplayConfig,
+        layout: &Layout,
+    ) -> Result<(Self, Saved), SnapshotError> {
         let mut header = None;
         let mut replay = None;
         read_part(newest, |from| {
@@ -194,12 +208,18 @@ impl Replay {
             replay = Some(empty);
             Ok(())
         })?;
-        let (Some(header), Some(replay)) = (header, replay) else {
+        let (Some(mut header), Some(replay)) = (header, replay) else {
             return Err(SnapshotError::NotASnapshot);
         };
         let (_, before) = header.saved.parts.split_last().unwrap_or((&NO_PART, &[]));
-        for part in before {
-            read_part(earlier(part.number)?, |from| {
+        let mut kept = 0;
+        for (index, part) in before.iter().enumerate() {
+            let Some(file) = earlier(part.number)? else {
+                replay.leave_out(part);
+                kept = index + 1;
+                continue;
+            };
+            read_part(file, |from| {
                 let found: Header = read_header(from)?;
                 compare(&found, config, layout)?;
                 if found.saved.parts.last() != Some(part) {
@@ -219,7 +239,18 @@ impl Replay {
                 }
             }
         }
+        header.saved.parts.drain(..kept);
         Ok((replay, header.saved))
+    }
+
+    /// Gives up all rows up to the end of a part.
+    fn leave_out(&self, part: &Part) {
+        for (stream, end) in part.ends.iter().enumerate().take(self.rings.len()) {
+            let mut ring = self.write(stream);
+            let before = ring.entries;
+            ring.evict_before(&self.plan, *end);
+            self.publish(stream, &ring, before);
+        }
     }
 }
 

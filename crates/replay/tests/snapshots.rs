@@ -221,3 +221,57 @@ fn many_blocks_are_as_exact_as_one() {
         "{error}"
     );
 }
+
+/// The replay in several parts, of which one is lost: what is younger is there and is drawn as
+/// before, what is older is gone, and the replay continues.
+#[test]
+fn the_rows_after_a_lost_part_are_kept() {
+    let config = ReplayConfig {
+        capacity_steps: 600,
+        ..config()
+    };
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(8);
+    let replay = Replay::new(config.clone(), layout()).unwrap();
+    let (mut parts, mut last) = (Vec::new(), None);
+    for _ in 0..5 {
+        for _ in 0..4 {
+            go_on(&replay, &mut rng);
+        }
+        let mut bytes = Vec::new();
+        let snapshot = Snapshot::begin(&replay, last.as_ref()).unwrap();
+        last = Some(snapshot.write(&mut bytes).unwrap());
+        parts.push(bytes);
+    }
+    let load = |lost: Option<u64>| {
+        let earlier = |number: u64| {
+            let part = parts[number as usize - 1].as_slice();
+            Ok((Some(number) != lost).then_some(part))
+        };
+        Replay::load_newest_rows(&parts[4][..], earlier, &config, &layout()).unwrap()
+    };
+    let whole = load(None);
+    assert_eq!(saved(&whole.0), saved(&replay));
+    let mut before = whole.0.len();
+    for lost in 1..=4 {
+        let (rest, parts) = load(Some(lost));
+        assert!(rest.len() < before, "{lost}");
+        before = rest.len();
+        assert_eq!(parts.parts().next(), Some(lost + 1));
+        // The entries that are left are those of the whole replay.
+        let mut same = rng.clone();
+        for _ in 0..50 {
+            let batch = rest.sample(8, 0.4, &mut same).unwrap();
+            let mut again = TransitionBatch::new(replay.layout(), 8);
+            assert_eq!(replay.read_into(&batch.ids, &mut again), Ok(0));
+            assert_eq!(again.returns, batch.returns);
+            assert_eq!(again.next_obs, batch.next_obs);
+        }
+        let mut rng = rng.clone();
+        for _ in 0..200 {
+            go_on(&rest, &mut rng);
+        }
+        let bytes = saved(&rest);
+        let none = |_| -> std::io::Result<&[u8]> { panic!("one part holds everything") };
+        assert!(Replay::load(&bytes[..], none, &config, &layout()).is_ok());
+    }
+}

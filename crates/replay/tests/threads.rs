@@ -284,7 +284,11 @@ fn batches_come_back_in_the_order_in_which_buffers_were_given() {
     }
     // Told apart by their sizes.
     for size in 1..=6 {
-        prefetcher.give(TransitionBatch::new(replay.layout(), size), 0.4, size as u64);
+        prefetcher.give(
+            TransitionBatch::new(replay.layout(), size),
+            0.4,
+            size as u64,
+        );
     }
     assert_eq!(prefetcher.ahead(), 6);
     let taking = AtomicUsize::new(1);

@@ -33,6 +33,7 @@ mod profile;
 mod progress;
 mod resume;
 mod roms;
+mod selftest;
 mod train;
 
 /// Deep reinforcement learning, from a laptop to a cluster
@@ -82,6 +83,8 @@ enum Command {
     Roms(roms::Args),
     /// Compare our Atari with the reference
     Atari(atari::Args),
+    /// Test that a GPU computes what the CPU computes, for every algorithm
+    Selftest(selftest::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -106,6 +109,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Roms(args) => roms::run(args),
         Command::Atari(args) => atari::run(args),
+        Command::Selftest(args) => selftest::run(args),
         Command::Completions(args) => completions::run::<Cli>(args),
     };
     match result {

@@ -1,0 +1,137 @@
+//! `starling selftest`: does a device compute what the CPU computes?
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use starling_nets::{Device, DeviceChoice};
+
+use crate::engine::{Comparison, RunConfig, compare_devices};
+use crate::settings::{Request, resolve};
+
+/// Updates of each comparison: on a GPU the first ones are computed directly, later ones replay
+/// what was recorded.
+const UPDATES: usize = 10;
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The device to test: cuda:0, or cpu to test only that every algorithm runs
+    #[arg(long, value_name = "DEVICE", default_value = "cuda:0")]
+    device: DeviceChoice,
+
+    /// Only algorithms whose names contain this
+    #[arg(long, value_name = "NAME")]
+    algo: Option<String>,
+}
+
+/// One comparison: an algorithm, an environment, settings.
+struct Case {
+    algo: &'static str,
+    env: &'static str,
+    settings: &'static [&'static str],
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let device = args.device.resolve()?;
+    if device == Device::Cpu {
+        say!("comparing the CPU with itself: this tests the program, not a GPU");
+    }
+    say!(
+        "{:<18} {:<34} {:>8} {:>8} {:>8} {:>8}",
+        "algorithm",
+        "task",
+        "weights",
+        "loss",
+        "actions",
+        "records"
+    );
+    let mut failed = Vec::new();
+    let mut count = 0;
+    for case in cases() {
+        if args
+            .algo
+            .as_ref()
+            .is_some_and(|part| !case.algo.contains(part.as_str()))
+        {
+            continue;
+        }
+        count += 1;
+        let task = task_name(&case);
+        let compared =
+            compare(&case, device).with_context(|| format!("{} on {task}", case.algo))?;
+        let verdict = if compared.agrees() { "" } else { "  DIFFERS" };
+        say!(
+            "{:<18} {:<34} {:>8.5} {:>8.5} {:>8.5} {:>8.5}{verdict}",
+            case.algo,
+            task,
+            compared.weights,
+            compared.loss,
+            compared.actions,
+            compared.records
+        );
+        if !compared.agrees() {
+            failed.push(format!("{} on {task}", case.algo));
+        }
+    }
+    if count == 0 {
+        bail!(
+            "no algorithm's name contains '{}'",
+            args.algo.unwrap_or_default()
+        );
+    }
+    if !failed.is_empty() {
+        bail!("{} of {count} differ: {}", failed.len(), failed.join(", "));
+    }
+    say!("{count} of {count} agree after {UPDATES} updates each");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every algorithm on MinAtar; policy gradients also with a memory, with continuous actions and
+/// with normalised observations.
+fn cases() -> impl Iterator<Item = Case> {
+    let plain = crate::algos::registry::all().iter().map(|spec| Case {
+        algo: spec.name,
+        env: "MinAtar/Breakout-v1",
+        settings: &[],
+    });
+    let policies = ["a2c", "ppo", "appo", "impala"];
+    let variants: [(&str, &[&str]); 2] = [
+        ("MinAtar/Breakout-v1", &["algo.net.lstm=32"]),
+        ("Pendulum-v1", &["algo.net.normalize_observations=true"]),
+    ];
+    let more = policies.into_iter().flat_map(move |algo| {
+        variants.into_iter().map(move |(env, settings)| Case {
+            algo,
+            env,
+            settings,
+        })
+    });
+    plain.chain(more)
+}
+
+fn task_name(case: &Case) -> String {
+    let short = case
+        .settings
+        .iter()
+        .map(|pair| pair.rsplit('.').next().unwrap_or(pair));
+    let short: Vec<&str> = short.collect();
+    match short.is_empty() {
+        true => case.env.to_owned(),
+        false => format!("{} {}", case.env, short.join(" ")),
+    }
+}
+
+fn compare(case: &Case, device: Device) -> anyhow::Result<Comparison> {
+    let mut request = Request::new(case.env);
+    request.algo = Some(case.algo.to_owned());
+    request.preset = Some("none".to_owned());
+    let common = ["envs=8", "device=cpu", "torch_threads=1"];
+    let all = common.iter().chain(case.settings);
+    request.overrides = all.map(|pair| (*pair).to_owned()).collect();
+    let defaults = (crate::algos::registry::find(case.algo)?.defaults)();
+    if defaults.get("capacity_steps").is_some() {
+        let small = "algo.capacity_steps=20000".to_owned();
+        request.overrides.push(small);
+    }
+    let config: RunConfig = resolve(&request)?;
+    Ok(compare_devices(&config, device, UPDATES)?)
+}

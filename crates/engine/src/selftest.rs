@@ -1,0 +1,266 @@
+//! Whether a device computes what the CPU computes.
+//!
+//! On a GPU, acting and updating are recorded after a few runs and then replayed. What is
+//! recorded must read its inputs where the next batch will be written. So a comparison takes more
+//! updates than the recording needs, each with another batch.
+
+use starling_algos::{Algorithm, Batch, Experience, Learner, Progress, Report};
+use starling_envs::{Rng, Rollout, stream};
+use starling_nets::Device;
+use starling_replay::{
+    Layout, PRIORITY, Replay, ReplayError, SampleId, SequenceBatch, TransitionBatch,
+};
+use starling_tree::{DType, Tree};
+
+use crate::profile::Profile;
+use crate::{Actor, EngineError, Place, RunConfig, Weights};
+
+/// How far a device is from the CPU after the same updates.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// Updates that were made.
+    pub updates: usize,
+    /// Distance of the weights, relative to how far the updates moved them.
+    pub weights: f64,
+    /// Largest difference of a loss, relative to its size.
+    pub loss: f64,
+    /// Share of actions that were chosen differently.
+    pub actions: f64,
+    /// Largest difference of what policies record (values, log-probabilities), relative to its
+    /// size.
+    pub records: f64,
+}
+
+impl Comparison {
+    /// Whether the differences are those of rounding: float32 sums in another order, and what
+    /// an optimiser makes of them.
+    pub fn agrees(&self) -> bool {
+        let within = |difference: f64, most: f64| difference <= most;
+        self.updates > 0
+            && within(self.weights, 0.05)
+            && within(self.loss, 0.02)
+            && within(self.actions, 0.005)
+            && within(self.records, 0.01)
+    }
+}
+
+/// Lets a run's policy collect and its learner learn on the CPU and on `device`, from the same
+/// weights and the same batches, until there were `updates` updates.
+///
+/// # Errors
+/// When the environments or a learner fail.
+pub fn compare_devices(
+    config: &RunConfig,
+    device: Device,
+    updates: usize,
+) -> Result<Comparison, EngineError> {
+    starling_nets::set_threads(config.torch_threads());
+    // TensorFloat-32 is a choice, not a mistake.
+    starling_nets::allow_tf32(false);
+    let algorithm = config.algorithm()?;
+    let seed = config.settings.seed;
+    let mut pair = Pair {
+        cpu: algorithm.learner(seed, Device::Cpu),
+        device: algorithm.learner(seed, device),
+        found: Comparison::default(),
+        feed: Feed::default(),
+        rng: stream(seed, "selftest", 0),
+    };
+    let first = pair.cpu.weights();
+    let mut actors = [
+        actor(config, &*algorithm, Device::Cpu)?,
+        actor(config, &*algorithm, device)?,
+    ];
+    let (mut steps, mut chosen, mut different) = (0, 0, 0);
+    let mut in_step = true;
+    while pair.found.updates < updates {
+        let weights = Weights {
+            version: pair.found.updates as u64,
+            values: pair.cpu.weights(),
+        };
+        for actor in &mut actors {
+            actor.collect(&weights, steps, &Profile::default())?;
+        }
+        let [cpu, other] = &actors;
+        let rollout = cpu.rollout();
+        // One action that differs leads to other observations.
+        if in_step {
+            let rows = different_rows(rollout, other.rollout());
+            chosen += rollout.steps() * rollout.envs();
+            different += rows;
+            in_step = rows == 0;
+            if in_step {
+                let apart = records_apart(rollout, other.rollout());
+                pair.found.records = pair.found.records.max(apart);
+            }
+        }
+        let progress = Progress {
+            env_steps: steps,
+            total_steps: config.settings.steps,
+        };
+        steps += (rollout.steps() * rollout.envs()) as u64;
+        pair.learn(&*algorithm, rollout, progress)?;
+        for actor in &mut actors {
+            actor.episodes();
+        }
+    }
+    let moved = distance(&pair.cpu.weights(), &first);
+    pair.found.weights = distance(&pair.device.weights(), &pair.cpu.weights()) / moved.max(1e-12);
+    pair.found.actions = f64::from(different as u32) / f64::from(chosen.max(1) as u32);
+    Ok(pair.found)
+}
+
+fn actor(
+    config: &RunConfig,
+    algorithm: &dyn Algorithm,
+    device: Device,
+) -> Result<Actor, EngineError> {
+    let envs = config.settings.envs;
+    let place = Place {
+        first_env: 0,
+        envs,
+        total_envs: envs,
+    };
+    let (spec, seed) = (config.env_spec()?, config.settings.seed);
+    Ok(Actor::new(
+        spec,
+        &config.env,
+        algorithm,
+        device,
+        seed,
+        place,
+        0,
+    )?)
+}
+
+/// The same learner on two devices, with what both are fed.
+struct Pair {
+    cpu: Box<dyn Learner>,
+    device: Box<dyn Learner>,
+    found: Comparison,
+    feed: Feed,
+    rng: Rng,
+}
+
+/// Where batches come from, once something was collected.
+#[derive(Default)]
+enum Feed {
+    #[default]
+    Nothing,
+    Transitions(Replay, Box<TransitionBatch>),
+    Sequences(Replay, Box<SequenceBatch>),
+}
+
+impl Pair {
+    /// Lets both learn from a rollout, or from what is drawn after it was stored.
+    fn learn(
+        &mut self,
+        algorithm: &dyn Algorithm,
+        rollout: &Rollout,
+        progress: Progress,
+    ) -> Result<(), EngineError> {
+        let needs = match algorithm.experience() {
+            Experience::Rollouts { .. } => {
+                self.update(Batch::Rollouts(&[rollout]), progress)?;
+                return Ok(());
+            }
+            Experience::Transitions(needs) => needs,
+        };
+        if matches!(self.feed, Feed::Nothing) {
+            let layout = Layout::of_rollout(rollout, rollout.envs());
+            let replay = Replay::new(needs.replay.clone(), layout.clone())?;
+            let size = needs.batch_size;
+            self.feed = match needs.replay.sequence {
+                None => Feed::Transitions(replay, Box::new(TransitionBatch::new(&layout, size))),
+                Some(_) => {
+                    let batch = SequenceBatch::new(&needs.replay, &layout, size)?;
+                    Feed::Sequences(replay, Box::new(batch))
+                }
+            };
+        }
+        let mut feed = std::mem::take(&mut self.feed);
+        let beta = needs.beta.at(progress.fraction());
+        let priorities = rollout.policy.get(PRIORITY).and_then(Tree::leaf);
+        let priorities = priorities.map(|column| column.as_slice::<f32>());
+        match &mut feed {
+            Feed::Nothing => {}
+            Feed::Transitions(replay, batch) => {
+                replay.insert(rollout, 0, priorities)?;
+                if replay.len() >= needs.batch_size {
+                    replay.sample_into(batch, beta, &mut self.rng)?;
+                    let report = self.update(Batch::Transitions(batch), progress)?;
+                    prioritize(replay, &batch.ids, &report)?;
+                }
+            }
+            Feed::Sequences(replay, batch) => {
+                replay.insert(rollout, 0, priorities)?;
+                if replay.len() >= needs.batch_size {
+                    replay.sample_sequences_into(batch, beta, &mut self.rng)?;
+                    let report = self.update(Batch::Sequences(batch), progress)?;
+                    prioritize(replay, &batch.ids, &report)?;
+                }
+            }
+        }
+        self.feed = feed;
+        Ok(())
+    }
+
+    fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, EngineError> {
+        let step = progress.env_steps;
+        let failed = |source| EngineError::Learn { step, source };
+        let cpu = self.cpu.update(batch, progress).map_err(failed)?;
+        let other = self.device.update(batch, progress).map_err(failed)?;
+        let loss = |report: &Report| {
+            let mut metrics = report.metrics.iter();
+            metrics
+                .find(|(name, _)| *name == "loss")
+                .map_or(0.0, |m| m.1)
+        };
+        let apart = (loss(&cpu) - loss(&other)).abs() / loss(&cpu).abs().max(1e-2);
+        self.found.loss = self.found.loss.max(apart);
+        self.found.updates += 1;
+        Ok(cpu)
+    }
+}
+
+fn prioritize(replay: &Replay, ids: &[SampleId], report: &Report) -> Result<(), ReplayError> {
+    match &report.priorities {
+        Some(priorities) => replay.update_priorities(ids, priorities).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Steps whose actions differ. Numbers may differ by rounding.
+fn different_rows(a: &Rollout, b: &Rollout) -> usize {
+    let (a, b) = (&a.actions, &b.actions);
+    match a.dtype() {
+        DType::F32 => {
+            let pairs = a.as_slice::<f32>().iter().zip(b.as_slice::<f32>());
+            pairs.filter(|(a, b)| (*a - *b).abs() > 1e-2).count()
+        }
+        dtype => {
+            let size = dtype.size();
+            let pairs = a.bytes().chunks(size).zip(b.bytes().chunks(size));
+            pairs.filter(|(a, b)| a != b).count()
+        }
+    }
+}
+
+/// Largest difference of a recorded number.
+fn records_apart(a: &Rollout, b: &Rollout) -> f64 {
+    let mut apart = 0.0f64;
+    for ((_, a), (_, b)) in a.policy.leaves().into_iter().zip(b.policy.leaves()) {
+        if a.dtype() == DType::F32 {
+            for (a, b) in a.as_slice::<f32>().iter().zip(b.as_slice::<f32>()) {
+                let difference = f64::from((a - b).abs());
+                apart = apart.max(difference / f64::from(a.abs()).max(1.0));
+            }
+        }
+    }
+    apart
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let squares = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2));
+    squares.sum::<f64>().sqrt()
+}
