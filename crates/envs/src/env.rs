@@ -56,6 +56,12 @@ pub trait Env: Send {
         None
     }
 
+    /// Tells the environment that its episode was cut off from outside, by a time limit.
+    ///
+    /// Matters only where a game lasts for several episodes: the next [`reset`](Env::reset) starts
+    /// a new game, and [`game_score`](Env::game_score) is that of the game cut off.
+    fn cut_off(&mut self) {}
+
     /// The whole state, such that [`restore`](Env::restore) continues exactly; `None` if this
     /// environment cannot be saved. A resumed run starts a new episode then.
     fn snapshot(&self) -> Option<Vec<u8>> {
@@ -104,6 +110,10 @@ impl<E: Env + ?Sized> Env for Box<E> {
 
     fn game_score(&self) -> Option<f64> {
         (**self).game_score()
+    }
+
+    fn cut_off(&mut self) {
+        (**self).cut_off();
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

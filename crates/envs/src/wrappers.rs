@@ -51,7 +51,10 @@ impl<E: Env> Env for TimeLimit<E> {
     ) -> Result<Step, EnvError> {
         let mut step = self.env.step(action, rng, obs)?;
         self.elapsed += 1;
-        step.truncated |= self.elapsed >= self.max_steps;
+        if self.elapsed >= self.max_steps {
+            step.truncated = true;
+            self.env.cut_off();
+        }
         Ok(step)
     }
 
@@ -69,6 +72,10 @@ impl<E: Env> Env for TimeLimit<E> {
 
     fn game_score(&self) -> Option<f64> {
         self.env.game_score()
+    }
+
+    fn cut_off(&mut self) {
+        self.env.cut_off();
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

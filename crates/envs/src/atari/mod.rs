@@ -53,6 +53,11 @@ pub struct AtariEnv {
     settings: Settings,
     /// What each choice presses.
     presses: Vec<Press>,
+    /// What is pressed for the agent at the start of a game (`fire_reset`).
+    launch: Vec<Press>,
+    /// What is pressed for the agent after a lost life: the same, after a step of nothing where
+    /// the settings ask for it.
+    relaunch: Vec<Press>,
     /// The console is switched on when it is needed: the ROM may be missing until then.
     running: Option<Box<Running>>,
 }
@@ -69,7 +74,7 @@ struct Running {
 struct Episode {
     /// Whether there was a reset, which seeds the sticky actions.
     started: bool,
-    /// Whether the next reset starts the game anew.
+    /// Whether the next reset starts a new game.
     over: bool,
     lives: u8,
     /// The frame of the last reward.
@@ -79,18 +84,29 @@ struct Episode {
     /// The frames that are shown, one after the other, and the place of the oldest.
     stack: Vec<u8>,
     oldest: usize,
+    /// How many of the presses after a lost life are still to come, where a lost life does not
+    /// end the episode. They take the place of the agent's next actions.
+    presses_due: usize,
 }
 
 /// What one choice led to.
 #[derive(Clone, Copy, Default)]
 struct Turn {
-    /// The points, and those corrected if they are to be.
+    /// The console's points, and the same after `score_fixes`.
     reward: i32,
     points: f64,
-    /// The game is over, or a life was lost that counts as its end.
+    /// The game is over, or a life was lost that ends the episode.
     terminated: bool,
     truncated: bool,
+    /// A life was lost that is not the last one.
+    lost_life: bool,
     frames: Option<Frames>,
+}
+
+impl Turn {
+    fn done(&self) -> bool {
+        self.terminated || self.truncated
+    }
 }
 
 /// Which of a turn's frames one is.
@@ -125,10 +141,29 @@ impl AtariEnv {
             ActionSet::Minimal => game.minimal_actions.to_vec(),
             ActionSet::Full | ActionSet::Masked => (0..18).collect(),
         };
+        let presses: Vec<Press> = codes.into_iter().filter_map(Press::new).collect();
+        let launch = match settings.fire_reset && game.minimal_actions.contains(&1) {
+            true => {
+                let third = presses.get(2).filter(|_| settings.third_after_fire);
+                [Some(&Press::FIRE), third]
+                    .into_iter()
+                    .flatten()
+                    .copied()
+                    .collect()
+            }
+            false => Vec::new(),
+        };
+        let noop = settings.noop_after_life && !launch.is_empty();
+        let relaunch = noop
+            .then_some(Press::NOOP)
+            .into_iter()
+            .chain(launch.iter().copied());
         let mut env = Self {
             game,
             settings,
-            presses: codes.into_iter().filter_map(Press::new).collect(),
+            presses,
+            relaunch: relaunch.collect(),
+            launch,
             running: None,
         };
         env.check_mode()?;
@@ -207,35 +242,24 @@ impl AtariEnv {
 
     /// Starts an episode, up to the picture that it starts with.
     fn start(&mut self, draws: &mut impl Draws) -> Result<(), EnvError> {
-        let settings = self.settings.clone();
-        let third = self.presses.get(2).copied();
-        let third = third.filter(|_| settings.third_after_fire);
-        let fires = settings.fire_reset && self.game.minimal_actions.contains(&1);
+        let (settings, launch) = (self.settings.clone(), self.launch.clone());
         let running = self.running()?;
         if !running.episode.started {
             running.ale.reload(draws.seed())?;
             running.episode.started = true;
         }
-        let restarts = settings.life_loss != LifeLoss::Continues || running.episode.over;
-        if restarts {
-            running.restart(&settings, draws);
-        } else if settings.noop_after_life {
-            // Goes on with the next life, of which there is nothing to see yet.
-            let turn = running.turn(Press::NOOP, &settings, draws);
+        running.episode.over |= settings.life_loss != LifeLoss::Continues;
+        let mut new_game = running.begin(&settings, draws);
+        for press in launch {
+            let turn = running.turn(press, &settings, draws);
             running.draw(turn);
-        }
-        if fires {
-            for press in [Some(Press::FIRE), third].into_iter().flatten() {
-                let turn = running.turn(press, &settings, draws);
-                running.draw(turn);
-                if turn.terminated || turn.truncated {
-                    running.restart(&settings, draws);
-                }
+            if turn.done() {
+                new_game |= running.begin(&settings, draws);
             }
         }
         match settings.history {
             History::Zeros => running.empty_stack(),
-            History::Repeated if restarts || settings.noop_after_life => running.fill_stack(),
+            History::Repeated if new_game || settings.noop_after_life => running.fill_stack(),
             History::Repeated => {}
         }
         Ok(())
@@ -251,7 +275,21 @@ impl AtariEnv {
 }
 
 impl Running {
-    /// Starts the game anew and does nothing for a while, by chance.
+    /// Starts a new game if the last one is over, else the next life. Returns whether it is a new
+    /// game.
+    fn begin(&mut self, settings: &Settings, draws: &mut impl Draws) -> bool {
+        let new_game = self.episode.over;
+        if new_game {
+            self.restart(settings, draws);
+        } else if settings.noop_after_life {
+            // The next life begins with the next frame; until then its end is still shown.
+            let turn = self.turn(Press::NOOP, settings, draws);
+            self.draw(turn);
+        }
+        new_game
+    }
+
+    /// Starts a new game and plays what the settings ask for before the agent acts.
     fn restart(&mut self, settings: &Settings, draws: &mut impl Draws) {
         self.new_game();
         if settings.noop_max > 0 {
@@ -273,9 +311,10 @@ impl Running {
                 }
             }
         }
-        // What was gained before the agent acts is not its own.
+        // Points from before the agent acts are not its own.
         self.episode.score = 0.0;
         self.episode.over = false;
+        self.episode.presses_due = 0;
         self.episode.lives = self.ale.outcome().lives;
         self.episode.rewarded_at = self.ale.frame_numbers().1;
         self.draw(Turn {
@@ -368,7 +407,7 @@ impl Running {
             }
         }
         turn.points = match settings.score_fixes {
-            true => corrected(self.ale.game(), turn.reward),
+            true => without_rollover(turn.reward),
             false => f64::from(turn.reward),
         };
         self.episode.score += turn.points;
@@ -385,9 +424,10 @@ impl Running {
             (true, 2..) if played == skip => Some(Frames::ShownAndBefore),
             (true, _) => None,
         };
-        if settings.life_loss == LifeLoss::Continues {
+        if settings.life_loss != LifeLoss::Resets {
             let lives = self.ale.outcome().lives;
-            turn.terminated |= lives > 0 && lives < self.episode.lives;
+            turn.lost_life = lives > 0 && lives < self.episode.lives;
+            turn.terminated |= turn.lost_life && settings.life_loss == LifeLoss::Continues;
             self.episode.lives = lives;
         }
         turn
@@ -435,21 +475,17 @@ impl Running {
     }
 }
 
-/// SABER's corrections: a score that runs over its last digit loses nothing by it, and Defender's
-/// points are counted by the hundred.
-fn corrected(game: &Game, reward: i32) -> f64 {
+/// The points of a turn in which the score may have rolled over from its largest value to 0, which
+/// the console reports as a large loss.
+fn without_rollover(reward: i32) -> f64 {
     let points = f64::from(reward);
-    if points < -900_000.0 {
-        return points + 10f64.powf(points.abs().log10().ceil());
-    }
-    match game.name {
-        "defender" if reward < 100 => 0.0,
-        "defender" => points / 100.0,
-        _ => points,
+    match points < -900_000.0 {
+        true => points + 10f64.powf(points.abs().log10().ceil()),
+        false => points,
     }
 }
 
-/// Where an environment takes its chance from: a generator, or in tests a record.
+/// Where an environment gets its random numbers: from a generator, or in tests from a recording.
 trait Draws {
     /// The seed of the sticky actions.
     fn seed(&mut self) -> u32;
@@ -457,7 +493,7 @@ trait Draws {
     /// How often something is done at the start: `least` to `most` times.
     fn times(&mut self, least: u32, most: u32) -> u32;
 
-    /// One of so many choices.
+    /// One of `count` choices.
     fn choice(&mut self, count: usize) -> usize;
 
     /// Frames of one step: 2, 3 or 4.
@@ -521,13 +557,22 @@ impl Env for AtariEnv {
         rng: &mut Rng,
         obs: ObsMut<'_>,
     ) -> Result<Step, EnvError> {
-        let press = self.presses[action.discrete(self.presses.len())?];
+        let chosen = self.presses[action.discrete(self.presses.len())?];
         let Some(running) = &mut self.running else {
             return Err(EnvError::Failed(
                 "it was not reset before its first step".into(),
             ));
         };
+        let due = running.episode.presses_due;
+        let press = match self.relaunch.len().checked_sub(due) {
+            Some(next) if due > 0 => self.relaunch[next],
+            _ => chosen,
+        };
+        running.episode.presses_due = due.saturating_sub(1);
         let turn = running.turn(press, &self.settings, rng);
+        if turn.lost_life && !turn.done() {
+            running.episode.presses_due = self.relaunch.len();
+        }
         running.draw(turn);
         self.write(obs);
         let reward = match self.settings.clip_rewards {
@@ -544,11 +589,9 @@ impl Env for AtariEnv {
 
     fn frame_stack(&self) -> Option<usize> {
         let settings = &self.settings;
-        let gray = matches!(
-            settings.observation,
-            Observation::Gray84 | Observation::Gray
-        );
-        (gray && settings.stack > 1).then_some(settings.stack)
+        // Frames in colour are three planes each, so that the first dimension does not count them.
+        let stacked = settings.observation != Observation::Rgb && settings.stack > 1;
+        stacked.then_some(settings.stack)
     }
 
     fn masks_actions(&self) -> bool {
@@ -566,6 +609,12 @@ impl Env for AtariEnv {
         running.episode.over.then_some(running.episode.score)
     }
 
+    fn cut_off(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.episode.over = true;
+        }
+    }
+
     fn snapshot(&self) -> Option<Vec<u8>> {
         let running = self
             .running
@@ -576,7 +625,7 @@ impl Env for AtariEnv {
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), EnvError> {
         let saved: Saved = load(snapshot)?;
-        let game = self.game.name;
+        let (game, most_due) = (self.game.name, self.relaunch.len());
         let running = self.running()?;
         let length = running.picture.frame_len();
         let episode = &running.episode;
@@ -585,6 +634,7 @@ impl Env for AtariEnv {
             || saved.full.len() != running.picture.full().len()
             || saved.episode.oldest >= saved.episode.stack.len()
             || !saved.episode.oldest.is_multiple_of(length)
+            || saved.episode.presses_due > most_due
         {
             return Err(EnvError::Snapshot(format!(
                 "it is of {}, or of other options",
