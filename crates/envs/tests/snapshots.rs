@@ -1,5 +1,7 @@
 //! Every environment of the table but the Atari games, which have tests of their own, continues exactly from a snapshot, taken anywhere.
 
+use std::sync::atomic::AtomicBool;
+
 use proptest::prelude::*;
 use starling_envs::{EnvError, EnvOptions, Rollout, VecEnv, VecSnapshot, registry, stream};
 use starling_tree::Tree;
@@ -43,7 +45,8 @@ proptest! {
             let options = EnvOptions::default();
             let mut vector = VecEnv::new(spec, &options, count, seed, "env", 3).unwrap();
             let mut first = columns(&vector, before);
-            vector.decorrelate(30, &mut first).unwrap();
+            let stop = AtomicBool::new(false);
+            vector.decorrelate(30, &stop, &mut first).unwrap();
             play(&mut vector, &mut first, seed).unwrap();
             first.carry_over();
 
