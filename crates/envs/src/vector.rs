@@ -91,7 +91,7 @@ struct SlotSnapshot {
     tally: Tally,
 }
 
-/// What the episode under way has come to.
+/// The sums of an unfinished episode.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Tally {
     return_: f64,

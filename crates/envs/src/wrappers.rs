@@ -1,10 +1,10 @@
-//! Environments around environments.
+//! Wrappers around environments.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
-/// Cuts episodes off (truncates them) after a number of steps.
+/// Truncates episodes after a number of steps.
 #[derive(Debug)]
 pub struct TimeLimit<E> {
     env: E,
@@ -115,7 +115,7 @@ mod tests {
     use starling_tree::{Array, DType, Tree};
 
     #[test]
-    fn the_limit_counts_anew_after_a_reset_and_from_a_snapshot() {
+    fn the_limit_counts_from_0_after_a_reset_and_continues_from_a_snapshot() {
         let mut rng = stream(0, "limit", 0);
         let mut row = Tree::Leaf(Array::zeros(DType::F32, &[3]));
         let mut env = TimeLimit::new(Pendulum::new(), 3);

@@ -1,8 +1,8 @@
 //! Atari 2600 games: `starling-atari`'s console as environments.
 //!
-//! Read first: [`AtariEnv`]. What a step shows, and when, is what Gymnasium's
-//! `AtariPreprocessing` and `FrameStackObservation` show, byte for byte; [`AtariPreset`] and the
-//! other types of `options` say what can be set. [`roms`] finds the cartridges.
+//! Read first: [`AtariEnv`]. Observations are equal to those of Gymnasium's `AtariPreprocessing`
+//! and `FrameStackObservation`, byte for byte; [`AtariPreset`] and the other types of `options` are
+//! the settings. [`roms`] finds the ROMs.
 
 mod bilinear;
 mod ids;
@@ -51,25 +51,25 @@ impl From<AleError> for EnvError {
 pub struct AtariEnv {
     game: &'static Game,
     settings: Settings,
-    /// What each choice presses.
+    /// What each action presses.
     presses: Vec<Press>,
     /// What is pressed for the agent at the start of a game (`fire_reset`).
     launch: Vec<Press>,
-    /// What is pressed for the agent after a lost life: the same, after a step of nothing where
-    /// the settings ask for it.
+    /// What is pressed for the agent after a lost life: the same, after a no-op if the settings ask
+    /// for one.
     relaunch: Vec<Press>,
     /// The console is switched on when it is needed: the ROM may be missing until then.
     running: Option<Box<Running>>,
 }
 
-/// A console and what is remembered about the episode.
+/// A console and the state of the episode.
 struct Running {
     ale: Ale,
     picture: Picture,
     episode: Episode,
 }
 
-/// What is remembered between steps beside the console.
+/// The state between steps, besides the console's.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Episode {
     /// Whether there was a reset, which seeds the sticky actions.
@@ -81,7 +81,7 @@ struct Episode {
     rewarded_at: u64,
     /// The game's points so far.
     score: f64,
-    /// The frames that are shown, one after the other, and the place of the oldest.
+    /// The frames of the observation as a ring, and the place of the oldest.
     stack: Vec<u8>,
     oldest: usize,
     /// How many of the presses after a lost life are still to come, where a lost life does not
@@ -89,7 +89,7 @@ struct Episode {
     presses_due: usize,
 }
 
-/// What one choice led to.
+/// What one action led to.
 #[derive(Clone, Copy, Default)]
 struct Turn {
     /// The console's points, and the same after `score_fixes`.
@@ -129,8 +129,8 @@ impl AtariEnv {
     /// An environment of a game.
     ///
     /// # Errors
-    /// When an option is out of range, or the picture's size is asked for and the game's ROM is
-    /// not there.
+    /// When an option is out of range, or the ROM is missing and the observation space depends on
+    /// it (pictures that are not resized).
     pub fn new(
         game: &'static Game,
         version: Version,
@@ -328,7 +328,7 @@ impl Running {
         self.episode.rewarded_at = self.ale.frame_numbers().1;
     }
 
-    /// One frame, or two to four by chance.
+    /// One frame, or a random number from two to four.
     ///
     /// A frame that will be looked at is drawn on the way where that can be: `looked_at` says
     /// whether it is the last of a turn or the one before.
@@ -374,7 +374,7 @@ impl Running {
         frame >= settings.max_frames || settings.stuck_frames.is_some_and(|most| idle >= most)
     }
 
-    /// One choice, for as many frames as are skipped.
+    /// One action, for the frames of one step.
     fn turn(&mut self, press: Press, settings: &Settings, draws: &mut impl Draws) -> Turn {
         let skip = match settings.skip {
             Skip::Fixed(skip) => skip,
@@ -415,8 +415,8 @@ impl Running {
         turn.truncated = self.truncated(settings);
         let ended = turn.terminated || turn.truncated;
         self.episode.over |= ended;
-        // A frame with which the game ends is not looked at any more, as in the reference: what
-        // is shown is the last picture, into which the frame before the end may have come.
+        // As in the reference, the frame with which the game ends is not shown: the last picture is
+        // shown again, with the frame before the end pooled into it if that was reached.
         turn.frames = match (ended, skip) {
             (false, 1) => Some(Frames::Last),
             (false, _) if drawn_in_a_row >= 2 => Some(Frames::LastTwoDrawn),
@@ -433,7 +433,7 @@ impl Running {
         turn
     }
 
-    /// Puts what a turn shows in the place of the oldest frame.
+    /// Replaces the oldest frame by what a turn shows.
     fn draw(&mut self, turn: Turn) {
         let episode = &mut self.episode;
         let length = self.picture.frame_len();
@@ -450,7 +450,7 @@ impl Running {
         episode.oldest = (episode.oldest + length) % episode.stack.len();
     }
 
-    /// Leaves only the latest frame.
+    /// Replaces all frames but the latest by zeros.
     fn empty_stack(&mut self) {
         let episode = &mut self.episode;
         let length = self.picture.frame_len();
@@ -463,7 +463,7 @@ impl Running {
         episode.oldest = 0;
     }
 
-    /// Puts the latest frame into all places.
+    /// Replaces all frames by the latest.
     fn fill_stack(&mut self) {
         let episode = &mut self.episode;
         let length = self.picture.frame_len();

@@ -280,7 +280,7 @@ fn evaluation_presses_fire_after_a_lost_life_as_training_does() {
     assert!(total > 0.0, "there are points to compare");
 }
 
-/// In Baselines, `FireResetEnv` goes on with the next life then.
+/// As in Baselines, where `FireResetEnv` then continues with the next life.
 #[test]
 fn a_life_lost_while_fire_is_pressed_does_not_end_the_game() {
     let test = "a_life_lost_while_fire_is_pressed_does_not_end_the_game";

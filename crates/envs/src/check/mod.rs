@@ -326,7 +326,7 @@ impl Check {
                 break;
             }
             moments.push(Moment::of(&stage, Step::default()));
-            moments.extend(stage.go_on(env, &mut rng, COMPARED));
+            moments.extend(stage.continue_for(env, &mut rng, COMPARED));
         }
         moments
     }
@@ -339,13 +339,13 @@ impl Check {
         if stage.reset(env, &mut rng).is_err() {
             return;
         }
-        stage.go_on(env, &mut rng, 13);
+        stage.continue_for(env, &mut rng, 13);
         let Some(snapshot) = env.snapshot() else {
             return;
         };
         self.report.can_be_saved = true;
         let at = rng.clone();
-        let first = stage.go_on(env, &mut rng, COMPARED);
+        let first = stage.continue_for(env, &mut rng, COMPARED);
         if let Err(error) = env.restore(&snapshot) {
             self.report.find(
                 format!("restore() refuses what snapshot() gave: {error}"),
@@ -358,10 +358,10 @@ impl Check {
                 .find("a restored environment gives a different snapshot", REMEDY);
         }
         rng = at.clone();
-        let second = stage.go_on(env, &mut rng, COMPARED);
+        let second = stage.continue_for(env, &mut rng, COMPARED);
         rng = at;
         let third = match other.restore(&snapshot) {
-            Ok(()) => stage.go_on(other, &mut rng, COMPARED),
+            Ok(()) => stage.continue_for(other, &mut rng, COMPARED),
             Err(_) => Vec::new(),
         };
         let here = differ(&first, &second);

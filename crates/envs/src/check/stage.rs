@@ -94,7 +94,12 @@ impl Stage {
     }
 
     /// Takes random steps, across the ends of episodes.
-    pub(super) fn go_on(&mut self, env: &mut dyn Env, rng: &mut Rng, steps: u64) -> Vec<Moment> {
+    pub(super) fn continue_for(
+        &mut self,
+        env: &mut dyn Env,
+        rng: &mut Rng,
+        steps: u64,
+    ) -> Vec<Moment> {
         let mut moments = Vec::new();
         for _ in 0..steps {
             self.read_mask(env);

@@ -5,7 +5,7 @@ use crate::{EnvError, EnvOptions, registry};
 
 #[test]
 fn every_environment_of_the_table_passes() {
-    // The Atari games need ROMs, and have tests of their own.
+    // The Atari games need ROMs, and have their own tests.
     let specs = registry::all().into_iter();
     for spec in specs.filter(|spec| spec.family != "atari") {
         let report = check(&mut || spec.make(&EnvOptions::default()), 5, 3000);
@@ -25,7 +25,7 @@ enum Fault {
     NanReward,
     NanScore,
     HalfWritten,
-    OwnChance,
+    OwnGenerator,
     ForgetfulSnapshot,
     AcceptsAnything,
     PanicsOnBadAction,
@@ -47,7 +47,7 @@ struct Faulty {
 impl Faulty {
     fn show(&self, mut obs: ObsMut<'_>) {
         let row = obs.as_mut_slice::<f32>();
-        row[0] = if self.fault == Fault::OwnChance {
+        row[0] = if self.fault == Fault::OwnGenerator {
             (self.lives * self.number) as f32 / 1e6
         } else if self.fault == Fault::OutOfBounds && self.count == 3 {
             1.5
@@ -164,7 +164,10 @@ fn each_fault_is_found() {
         (Fault::NanReward, "a reward is NaN"),
         (Fault::NanScore, "a game score is NaN"),
         (Fault::HalfWritten, "does not write the whole observation"),
-        (Fault::OwnChance, "equal generators give different episodes"),
+        (
+            Fault::OwnGenerator,
+            "equal generators give different episodes",
+        ),
         (Fault::ForgetfulSnapshot, "continues differently"),
         (Fault::AcceptsAnything, "is accepted"),
         (Fault::PanicsOnBadAction, "makes it panic"),

@@ -208,7 +208,7 @@ impl Env for Fragile {
     }
 
     fn step(&mut self, _: Action<'_>, _: &mut Rng, mut obs: ObsMut<'_>) -> Result<Step, EnvError> {
-        // Also what a failing environment has written meanwhile must not be seen.
+        // What a failing environment has already written must not be seen.
         obs.write(&[99u8, 99]);
         self.number += 1;
         if self.fails_at_step == Some(self.number % 10) {
@@ -484,7 +484,7 @@ impl Env for Spoilt {
     }
 
     fn legal_actions(&self, mask: &mut [u8]) {
-        // Nothing is legal where the game is over, and that is no fault.
+        // In a game that is over nothing is legal, which is no fault.
         let nothing = self.bad == Bad::NothingLegal && self.steps == 3;
         mask.fill(u8::from(!nothing && self.steps < 4));
     }
