@@ -287,7 +287,6 @@ impl VecEnv {
             let obs = ObsMut::at(&mut rollout.obs, &[t + 1, b]);
             let step = slot.env.step(action, &mut slot.rng, obs)?;
             check_reward(step)?;
-            check_observation(&rollout.obs, &[t + 1, b])?;
             slot.tally.add(step.reward, vector.discount);
             let item = t * width + b;
             rollout.rewards.as_mut_slice::<f32>()[item] = step.reward;
@@ -298,6 +297,7 @@ impl VecEnv {
                 // In a game that is over, there may be nothing left to do.
                 legal?;
             } else {
+                check_observation(&rollout.obs, &[t + 1, b])?;
                 let score = slot.env.game_score();
                 check_score(score)?;
                 vector.finished.push(slot.tally.episode(b, score));
@@ -305,6 +305,18 @@ impl VecEnv {
                 vector.reset_one(t + 1, b, rollout)?;
             }
             Ok(())
+        })?;
+        self.check_row(t, rollout)
+    }
+
+    /// Looks at all observations that followed step `t`. One look at the whole row costs next to
+    /// nothing, where one per environment would take a tenth of a fast environment's time.
+    fn check_row(&mut self, t: usize, rollout: &mut Rollout) -> Result<(), EnvError> {
+        if is_finite(&rollout.obs, &[t + 1]) {
+            return Ok(());
+        }
+        self.one_by_one(Some(t), t + 1, rollout, |_, b, rollout| {
+            check_observation(&rollout.obs, &[t + 1, b])
         })
     }
 
