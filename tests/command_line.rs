@@ -131,6 +131,11 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         (&["train"], "no environment was named"),
         (&["config", "show", "breakout"], "MinAtar/Breakout-v1"),
         (&["check-env", "Acrobat-v1"], "Acrobot-v1"),
+        (
+            &["check-env", "Acrobot-v1", "--steps", "0"],
+            "0 is not in 1..",
+        ),
+        (&["train", "LunarLander-v2"], "not included yet"),
     ] {
         let output = run(folder.path(), args);
         let message = stderr(&output);

@@ -3,8 +3,8 @@
 //!
 //! usage: bench_steps ROM_FOLDER [--python PYTHON | --threads N | --consoles N] [GAME...]
 //!
-//! With a Python that has ale-py and numpy, its vector environment is measured beside. With a
-//! number of threads it is only measured how many steps these take in a second beside one alone.
+//! With a Python that has ale-py and numpy, its vector environment is measured too. With a number
+//! of threads, only their steps per second are measured, compared with one thread.
 //! With a number of consoles, each takes a step in turn, so that they share the host's caches.
 use std::path::Path;
 use std::process::Command;

@@ -15,7 +15,7 @@ use crate::random::Mt19937;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AleError {
     /// No game in the table has this cartridge.
-    #[error("the cartridge with md5 {0} is none of the known games")]
+    #[error("the ROM with md5 {0} is not one of the known games")]
     UnknownGame(String),
     /// The game has no such mode.
     #[error("{game} has no mode {mode}; its modes are {modes:?}")]
@@ -47,7 +47,7 @@ pub struct Ale {
     sticky: f32,
 }
 
-/// Everything that decides how a game goes on: a few KiB of plain data.
+/// Everything that decides how a game continues: a few KiB of plain data.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct SavedGame {
     machine: Machine,
@@ -61,7 +61,7 @@ impl SavedGame {
     }
 }
 
-/// What is remembered between frames beside the console.
+/// The state between frames, besides the console's.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Play {
     rules: Rules,
@@ -89,7 +89,7 @@ impl Ale {
 
     /// The same with sticky actions from the beginning: it makes a difference to `double_dunk`,
     /// whose menu is part of a reset.
-    pub fn sticky(rom: Arc<Rom>, seed: u32, chance: f32) -> Result<Self, AleError> {
+    pub fn sticky(rom: Arc<Rom>, seed: u32, probability: f32) -> Result<Self, AleError> {
         let game =
             games::by_md5(rom.md5()).ok_or_else(|| AleError::UnknownGame(rom.md5().to_owned()))?;
         let mut ale = Self {
@@ -109,7 +109,7 @@ impl Ale {
                 frame: 0,
                 episode_frame: 0,
             },
-            sticky: chance,
+            sticky: probability,
         };
         ale.console.inputs().set_paddle_limit(game.paddle_limit);
         ale.reset();
@@ -141,7 +141,7 @@ impl Ale {
         self.play.outcome
     }
 
-    /// Starts the stream of sticky actions anew, as loading the cartridge again does. The next
+    /// Restarts the stream of sticky actions, as loading the ROM again does. The next
     /// thing is a reset.
     ///
     /// # Errors
@@ -158,9 +158,9 @@ impl Ale {
         Ok(())
     }
 
-    /// Sets the chance that a frame repeats the last action instead of taking the new one.
-    pub fn set_sticky(&mut self, chance: f32) {
-        self.sticky = chance;
+    /// Sets the probability that a frame repeats the last action instead of the new one.
+    pub fn set_sticky(&mut self, probability: f32) {
+        self.sticky = probability;
     }
 
     /// Chooses the mode that the next reset starts.
@@ -263,7 +263,7 @@ impl Ale {
         (self.play.outcome, Some(ran))
     }
 
-    /// The whole state of the game, but for the picture.
+    /// The whole state of the game except the picture.
     pub fn save(&self) -> SavedGame {
         SavedGame {
             machine: self.console.save(),

@@ -15,10 +15,10 @@ use crate::random::Mt19937;
 pub enum RomError {
     /// No cartridge that this console knows has this size.
     #[error(
-        "a ROM of {0} bytes is no cartridge this console knows (2048, 4096, 8192, 16384, or 10240 \
-         to 10495 for DPC)"
+        "a file of {0} bytes is not a ROM that this console can play (2048, 4096, 8192, 16384, or \
+         10240 to 10495 bytes for DPC)"
     )]
-    Size(usize),
+    Size(u64),
 }
 
 /// How a cartridge maps its image into the 4 KiB the processor can see.
@@ -86,6 +86,9 @@ pub struct Rom {
 }
 
 impl Rom {
+    /// The size of the largest image.
+    pub const MAX_BYTES: usize = IMAGE;
+
     /// Takes an image, and finds its mapper by its size and content.
     pub fn new(bytes: &[u8]) -> Result<Self, RomError> {
         let mapper = match bytes.len() {
@@ -95,7 +98,7 @@ impl Rom {
             16384 if has_memory_window(bytes) => Mapper::F6Sc,
             16384 => Mapper::F6,
             10240..=10495 => Mapper::Dpc,
-            other => return Err(RomError::Size(other)),
+            other => return Err(RomError::Size(other as u64)),
         };
         let program = if mapper == Mapper::Dpc {
             &bytes[..8192]

@@ -21,7 +21,7 @@ use crate::tia::{LINE_CLOCKS, LINE_CYCLES, MOST_CYCLES, Tia};
 
 /// The console's own random stream always starts here.
 const SEED: u32 = 4_753_849;
-/// A frame that takes more instructions than this goes on in the next update.
+/// A frame that takes more instructions than this continues in the next update.
 const INSTRUCTIONS_PER_UPDATE: u32 = 25_000;
 
 /// The state of the machine between two frames.

@@ -35,7 +35,7 @@ impl Resizer {
         Self::of_height(console.height())
     }
 
-    /// A resizer for pictures with so many rows.
+    /// A resizer for pictures with this many rows.
     fn of_height(height: usize) -> Self {
         Self {
             height,
@@ -171,7 +171,7 @@ impl Cell {
 
 const NO_ROW: [u8; COLUMNS] = [0; COLUMNS];
 
-/// Columns repeat after so many pixels, which make 21 of the square.
+/// Columns repeat after this many pixels, which become 21 of the square.
 const GROUP: usize = 40;
 /// What one pixel of the square takes from its columns altogether.
 const CELL: u16 = 40;

@@ -7,7 +7,7 @@ and writes a trace for each to standard output. A trace holds hashes, never a by
     8 bytes  b"STARTRC2"
     u8       length of the game's name, which follows
     32 bytes md5 of the cartridge in hexadecimal
-    u32 seed, f32 chance of a sticky action, i32 mode, i32 difficulty (-1: as it was loaded)
+    u32 seed, f32 probability of a sticky action, i32 mode, i32 difficulty (-1: as it was loaded)
     records of 16 bytes, little endian:
         u8 kind (0 a frame, 1 a reset, 255 the end), u8 action, u8 game over, u8 lives,
         i32 reward, or after a reset the frames that it counts,

@@ -23,11 +23,11 @@ pub enum VerifyError {
     /// The bytes cannot be read, or end too early.
     #[error("the trace cannot be read: {0}")]
     Read(#[from] std::io::Error),
-    /// There is no cartridge to replay it with.
+    /// There is no ROM to replay it with.
     #[error("{0}")]
     NoRom(String),
-    /// The cartridge is another one than the trace was recorded with.
-    #[error("the trace was recorded with the cartridge {trace}, not {rom}")]
+    /// The ROM is not the one that the trace was recorded with.
+    #[error("the trace was recorded with the ROM of md5 {trace}, not {rom}")]
     OtherRom {
         /// The md5 in the trace.
         trace: String,
@@ -48,7 +48,7 @@ pub struct Header {
     pub md5: String,
     /// The seed of sticky actions.
     pub seed: u32,
-    /// The chance of a sticky action.
+    /// The probability of a sticky action.
     pub sticky: f32,
     /// The mode, where it is not the default.
     pub mode: Option<u16>,
@@ -92,15 +92,15 @@ impl Report {
 }
 
 /// Whether runs of the reference in this mode are equal to each other at all: in two modes of
-/// `adventure` it starts by chance, whatever the seed.
+/// `adventure` it starts at a random time, whatever the seed.
 pub fn is_deterministic(game: &Game, mode: u16) -> bool {
     game.name != "adventure" || mode == 0
 }
 
-/// Reads the next trace and replays it; `None` where there is no further one.
+/// Reads the next trace and replays it; `None` after the last one.
 ///
 /// # Errors
-/// When the bytes are no trace, or there is no cartridge for it.
+/// When the bytes are not a trace, or there is no ROM for it.
 pub fn replay(
     from: &mut impl Read,
     rom: impl FnOnce(&Header) -> Result<Arc<Rom>, VerifyError>,

@@ -2,7 +2,7 @@
 //!
 //! The recordings (`fixtures/*.trace`, made by `record_fixtures.py`) hold hashes only. The ROMs come
 //! from the folder that `STARLING_ROMS` names, or from `starling/roms` in the user's cache folder;
-//! without them the comparison is skipped, and says so.
+//! without them the comparison is skipped.
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use std::path::PathBuf;
@@ -13,20 +13,24 @@ use starling_atari::console::Console;
 use starling_atari::controllers::Action;
 use starling_atari::verify::replay;
 
-fn rom_folder() -> Option<PathBuf> {
-    if let Some(folder) = std::env::var_os("STARLING_ROMS") {
-        return Some(folder.into());
+/// The folder with the ROMs; `None` if there is none, and the test is skipped.
+fn rom_folder(test: &str) -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let folder = set("STARLING_ROMS").or_else(|| {
+        let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+        Some(cache?.join("starling").join("roms"))
+    });
+    let folder = folder.filter(|folder| folder.is_dir());
+    if folder.is_none() {
+        let why = "no ROMs; set STARLING_ROMS to a folder that has them";
+        starling_testing::skip("roms", test, why);
     }
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
-    Some(cache.join("starling").join("roms"))
+    folder
 }
 
 #[test]
 fn recorded_games_come_out_equal_frame_by_frame() {
-    let Some(roms) = rom_folder().filter(|folder| folder.is_dir()) else {
-        eprintln!("SKIPPED: no ROMs; set STARLING_ROMS to a folder that has them");
+    let Some(roms) = rom_folder("recorded_games_come_out_equal_frame_by_frame") else {
         return;
     };
     let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -144,8 +148,7 @@ fn a_restored_state_goes_on_as_the_first_time() {
 /// Two frames drawn together are the same two frames.
 #[test]
 fn frames_are_drawn_together_as_they_are_alone() {
-    let Some(roms) = rom_folder().filter(|folder| folder.is_dir()) else {
-        eprintln!("SKIPPED: no ROMs; set STARLING_ROMS to a folder that has them");
+    let Some(roms) = rom_folder("frames_are_drawn_together_as_they_are_alone") else {
         return;
     };
     let shades = std::array::from_fn(|index| index as u8);
@@ -155,6 +158,7 @@ fn frames_are_drawn_together_as_they_are_alone() {
         .filter(|path| path.extension().is_some_and(|extension| extension == "bin"))
         .collect();
     entries.sort();
+    assert!(!entries.is_empty(), "there are ROMs");
     for path in entries {
         let mut console = Console::new(Arc::new(Rom::new(&std::fs::read(&path).unwrap()).unwrap()));
         let mut noise = Noise(5);
@@ -215,8 +219,7 @@ fn frames_are_drawn_while_they_run_as_they_are_afterwards() {
         let size = [2048, 4096, 8192, 16384][seed as usize % 4];
         drawn_while_running(&noise_rom(size, seed + 50), 100, &format!("noise {seed}"));
     }
-    let Some(roms) = rom_folder().filter(|folder| folder.is_dir()) else {
-        eprintln!("SKIPPED: no ROMs; set STARLING_ROMS to a folder that has them");
+    let Some(roms) = rom_folder("frames_are_drawn_while_they_run_as_they_are_afterwards") else {
         return;
     };
     for game in ["seaquest", "star_gunner", "qbert", "pitfall2", "robotank"] {

@@ -14,7 +14,7 @@ from record_ale import ALEInterface, LoggerMode, record
 UNPLAYABLE = {"combat", "joust", "maze_craze", "warlords"}
 STICKY = """alien asteroids backgammon beam_rider breakout double_dunk enduro freeway jamesbond kaboom
 montezuma_revenge ms_pacman pitfall2 pong qbert riverraid robotank seaquest space_invaders tennis""".split()
-# The games whose way into a mode is a function of its own, and others by chance.
+# The games whose way into a mode is a function of its own, and others at random.
 MODES = [("backgammon", 0, 3), ("double_dunk", 7, 0), ("double_dunk", 15, 0), ("klax", 2, 0),
          ("video_cube", 202, 1), ("video_cube", 4901, 0), ("word_zapper", 1, 0), ("word_zapper", 23, 3)]
 

@@ -255,8 +255,9 @@ impl Crew {
         if self.started {
             self.rollout.carry_over();
         } else if self.decorrelate_steps > 0 {
+            let stop = std::sync::atomic::AtomicBool::new(false);
             self.envs
-                .decorrelate(self.decorrelate_steps, &mut self.rollout)?;
+                .decorrelate(self.decorrelate_steps, &stop, &mut self.rollout)?;
             self.started = true;
         } else {
             self.envs.reset(&mut self.rollout)?;

@@ -396,7 +396,7 @@ mod tests {
                 steps_left: if i == 1 { 200 } else { usize::MAX },
                 fault,
             };
-            let envs = VecEnv::from_envs(vec![Box::new(faulty)], 1, "env", i as u64);
+            let envs = VecEnv::from_envs(vec![Box::new(faulty)], 1, "env", i as u64).unwrap();
             let place = Place {
                 first_env: i,
                 envs: 1,

@@ -134,7 +134,7 @@ fn restarts_have_an_end() {
         let restart = json!({"on_env_error": "restart", "max_env_restarts": 5});
         merge_settings(&mut mode, &restart);
         let error = train("Fails-v0", &mode).unwrap_err();
-        let expected = "out of fuel (and 5 environments were made anew already)";
+        let expected = "out of fuel (and 5 environments were already restarted)";
         assert!(error.contains(expected), "{mode}: {error}");
     }
 }
@@ -183,5 +183,8 @@ fn restarts_are_counted_over_the_whole_run() {
     training.run(&NEVER, Some(4000), &mut ()).unwrap();
     let (training, _) = Training::resume(config, &folder).unwrap();
     let error = training.run(&NEVER, None, &mut ()).unwrap_err().to_string();
-    assert!(error.contains("12 environments were made anew"), "{error}");
+    assert!(
+        error.contains("12 environments were already restarted"),
+        "{error}"
+    );
 }

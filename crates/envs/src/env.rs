@@ -10,8 +10,8 @@ use crate::{Rng, Space};
 /// that it was cut off (a time limit) and a learner should bootstrap through the cut. After
 /// either, the caller resets; an environment never resets itself.
 ///
-/// All chance comes from the generator that the caller passes in, so that an environment needs
-/// no seeding of its own, and equal generators give equal episodes.
+/// All random numbers come from the generator that the caller passes in, so that an environment
+/// needs no seed of its own, and equal generators give equal episodes.
 pub trait Env: Send {
     /// What [`reset`](Env::reset) and [`step`](Env::step) write.
     fn observation_space(&self) -> Space;
@@ -30,10 +30,10 @@ pub trait Env: Send {
         obs: ObsMut<'_>,
     ) -> Result<Step, EnvError>;
 
-    /// Frames in an observation `[K, ..]` that is a stack of the last K frames, newest last:
-    /// within an episode, each is the one before it moved by one frame. `None` if it is not.
+    /// The number of frames K, if an observation `[K, ..]` is a stack of the last K frames, newest
+    /// last: within an episode, each observation is the one before it, moved by one frame.
     ///
-    /// With this promise only new frames have to be kept or sent.
+    /// With this promise only new frames have to be stored or sent.
     fn frame_stack(&self) -> Option<usize> {
         None
     }
@@ -50,7 +50,7 @@ pub trait Env: Send {
         mask.fill(1);
     }
 
-    /// The points of the whole game that the last step ended, where they are not the sum of an
+    /// The score of the whole game that ended with the last step, where it is not the sum of the
     /// episode's rewards: rewards may be clipped, and a game may last for several episodes.
     fn game_score(&self) -> Option<f64> {
         None
@@ -61,6 +61,12 @@ pub trait Env: Send {
     fn counts_games(&self) -> bool {
         false
     }
+
+    /// Tells the environment that its episode was cut off from outside, by a time limit.
+    ///
+    /// Matters only where a game lasts for several episodes: the next [`reset`](Env::reset) starts
+    /// a new game, and [`game_score`](Env::game_score) is that of the game cut off.
+    fn cut_off(&mut self) {}
 
     /// The whole state, such that [`restore`](Env::restore) continues exactly; `None` if this
     /// environment cannot be saved. A resumed run starts a new episode then.
@@ -116,6 +122,10 @@ impl<E: Env + ?Sized> Env for Box<E> {
         (**self).counts_games()
     }
 
+    fn cut_off(&mut self) {
+        (**self).cut_off();
+    }
+
     fn snapshot(&self) -> Option<Vec<u8>> {
         (**self).snapshot()
     }
@@ -125,7 +135,7 @@ impl<E: Env + ?Sized> Env for Box<E> {
     }
 }
 
-/// What followed an action, beside the observation.
+/// What followed an action, besides the observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step {
     /// The reward of this step.
@@ -154,7 +164,7 @@ pub enum EnvError {
         /// What its action space holds.
         allowed: String,
     },
-    /// A saved state could not be taken or used.
+    /// A state could not be saved or restored.
     #[error("the environment's state cannot be restored: {0}")]
     Snapshot(String),
     /// Anything else that an environment reports.

@@ -1,4 +1,4 @@
-//! Random streams: every source of chance is a function of (seed, role, index).
+//! Random streams: all random numbers are a function of (seed, role, index).
 
 use rand::SeedableRng as _;
 

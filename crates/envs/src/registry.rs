@@ -1,8 +1,7 @@
 //! THE table of environments.
 //!
-//! A new environment is one file and one line in [`all`]'s table. The Atari games' lines are made
-//! from the console's own table. Lists, help texts and shell
-//! completions are made from it.
+//! A new environment is one file and one entry in [`all`]'s table. The entries of the Atari games
+//! come from the console's own table. Lists, help texts and shell completions come from this table.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -13,24 +12,24 @@ use crate::minatar::{self, MinAtar};
 use crate::wrappers::TimeLimit;
 use crate::{Env, EnvError, classic, exploration, memory};
 
-/// One line of the table: an environment that can be made by its id.
+/// One entry of the table: an environment that can be made by its id.
 ///
-/// A line of your own need not be in the table: whatever takes an `&EnvSpec` takes it as well.
+/// Your own entry need not be in the table: whatever takes an `&EnvSpec` accepts it as well.
 #[derive(Clone, Debug)]
 pub struct EnvSpec {
     /// Its name, as Gymnasium spells it: `CartPole-v1`, `MinAtar/Breakout-v1`.
     pub id: &'static str,
-    /// What it belongs to: `classic`, `memory`, `exploration`, `minatar`, `atari`.
+    /// Its family: `classic`, `memory`, `exploration`, `minatar`, `atari`.
     pub family: &'static str,
-    /// Steps after which an episode is cut off, unless the options say otherwise.
+    /// Steps after which an episode is truncated, unless the options say otherwise.
     pub max_episode_steps: Option<u64>,
-    /// Mean return from which the task counts as solved, where one is agreed on.
+    /// Mean return at which the task counts as solved, if one is agreed on.
     pub reward_threshold: Option<f64>,
     /// One line for lists.
     pub summary: &'static str,
-    /// The names of the [`EnvOptions`] that it has beside `max_episode_steps`.
+    /// The names of the [`EnvOptions`] that it has besides `max_episode_steps`.
     pub options: &'static [&'static str],
-    /// Makes it, given its id, without the limit on steps, which [`make`](EnvSpec::make) adds.
+    /// Makes it, given its id, without the step limit that [`make`](EnvSpec::make) adds.
     pub bare: MakeEnv,
 }
 
@@ -41,7 +40,7 @@ impl EnvSpec {
     /// Makes the environment, with its limit on the steps of an episode.
     ///
     /// # Errors
-    /// When an option is set that this environment does not have, or is out of range.
+    /// When an option is set that this environment does not have, or that is out of range.
     pub fn make(&self, options: &EnvOptions) -> Result<Box<dyn Env>, EnvError> {
         for name in options.set() {
             if name != "max_episode_steps" && !self.options.contains(&name) {
@@ -68,57 +67,59 @@ impl EnvSpec {
     }
 }
 
-/// Settings of environments; each environment has some of them, all optional.
+/// Settings of environments. Each environment has some of them; all are optional.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EnvOptions {
-    /// Steps after which an episode is cut off, instead of the environment's own limit.
+    /// Steps after which an episode is truncated, instead of the environment's own limit.
     pub max_episode_steps: Option<u64>,
     /// MinAtar and Atari: the probability that the last action is repeated instead of the chosen
-    /// one; if not given, 0.1 for MinAtar and what the id says for Atari.
+    /// one. Default: 0.1 for MinAtar; for Atari 0.25 in `ALE/Pong-v5` and 0 in the `-v4` ids.
     pub sticky_action_prob: Option<f64>,
-    /// MinAtar: whether the games get harder as an episode goes on; yes if not given.
+    /// MinAtar: whether games get harder during an episode. Default: true.
     pub difficulty_ramping: Option<bool>,
-    /// Atari: settings that belong together; `gymnasium` if not given.
+    /// Atari: a set of settings, named after where it is used. Default: `gymnasium`.
     pub preset: Option<AtariPreset>,
-    /// Atari: what an observation shows; `gray84` if not given.
+    /// Atari: what an observation shows. Default: `gray84`.
     pub observation: Option<Observation>,
-    /// Atari: how the picture becomes a square; `area` if not given.
+    /// Atari: how the picture is resized to a square. Default: `area`.
     pub resize: Option<Resize>,
-    /// Atari: frames per observation; 4 if not given.
+    /// Atari: frames per observation. Default: 4.
     pub stack: Option<usize>,
-    /// Atari: frames per step; 4 if not given, and by chance 2 to 4 for `Pong-v4`.
+    /// Atari: frames per step. Default: 4; a random number from 2 to 4 for `Pong-v4`.
     pub frame_skip: Option<u32>,
-    /// Atari: which actions can be chosen; `minimal` if not given.
+    /// Atari: which actions can be chosen. Default: `minimal`.
     pub actions: Option<ActionSet>,
-    /// Atari: what is done at the start of a game; `noops` if not given.
+    /// Atari: what is done at the start of a game. Default: `noops`.
     pub start: Option<Start>,
-    /// Atari: how often that is done at most; 30 if not given.
+    /// Atari: how often that is done at most. Default: 30.
     pub noop_max: Option<u32>,
-    /// Atari: what the older frames show at the start of an episode; `repeated` if not given.
+    /// Atari: what the older frames show at the start of an episode. Default: `repeated`.
     pub history: Option<History>,
-    /// Atari: whether fire is pressed at the start of an episode, and then the third action.
+    /// Atari: in games that use FIRE, whether FIRE and then the third action are pressed for the
+    /// agent at the start of a game and after each lost life. Where a lost life does not end the
+    /// episode (as in evaluation), they replace the agent's next actions. Default: false.
     pub fire_reset: Option<bool>,
-    /// Atari: what the loss of a life does; `ignored` if not given.
+    /// Atari: what the loss of a life does. Default: `ignored`.
     pub life_loss: Option<LifeLoss>,
-    /// Atari: whether a reward is only its sign.
+    /// Atari: whether rewards are clipped to their sign. Default: false.
     pub clip_rewards: Option<bool>,
-    /// Atari: SABER's corrections of scores: a score that runs over its last digit loses nothing,
-    /// and Defender's points are counted as its screen shows them, by the hundred.
+    /// Atari: SABER's correction of scores: where a score rolls over from its largest value to 0,
+    /// the reward is the points gained instead of a large loss. Default: false.
     pub score_fixes: Option<bool>,
-    /// Atari: frames after which a game is cut off; 108,000 (half an hour) if not given.
+    /// Atari: frames after which a game is truncated. Default: 108,000 (half an hour).
     pub max_frames: Option<u64>,
-    /// Atari: frames without a reward after which a game is cut off; never if not given.
+    /// Atari: frames without a reward after which a game is truncated. Default: never.
     pub stuck_frames: Option<u64>,
-    /// Atari: the game's mode; its first if not given.
+    /// Atari: the game's mode. Default: its first.
     pub mode: Option<u16>,
-    /// Atari: the console's difficulty switches; the game's first setting if not given.
+    /// Atari: the console's difficulty switches. Default: the game's first setting.
     pub difficulty: Option<u8>,
 }
 
 impl EnvOptions {
-    /// The same task as it is judged: with whole games and their own points, where training may
-    /// see single lives and clipped rewards.
+    /// The same task for evaluation: whole games with unclipped rewards, where training may see
+    /// single lives and clipped rewards.
     pub fn for_evaluation(&self) -> Self {
         let mut options = self.clone();
         if options.preset.is_some() || options.life_loss.is_some() {
@@ -160,22 +161,22 @@ impl EnvOptions {
 }
 
 /// All environments, in the order in which they should be listed: the table, then those that
-/// this program [added](add).
+/// were [added](add).
 pub fn all() -> Vec<&'static EnvSpec> {
     let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
     let table = ENVS.iter().chain(atari::specs());
     table.chain(added.iter().copied()).collect()
 }
 
-/// Adds an environment of one's own, so that every command and every run of this program knows
-/// it. It stays until the program ends.
+/// Adds your own environment, so that every command and every run of this program knows it. It
+/// stays until the program ends.
 ///
 /// # Errors
-/// When there is an environment of that id already.
+/// When there is already an environment with this id.
 pub fn add(spec: EnvSpec) -> Result<(), EnvError> {
     if all().iter().any(|known| known.id == spec.id) {
         return Err(EnvError::Failed(format!(
-            "there is an environment called '{}' already",
+            "there is already an environment called '{}'",
             spec.id
         )));
     }
@@ -186,10 +187,10 @@ pub fn add(spec: EnvSpec) -> Result<(), EnvError> {
 
 static ADDED: RwLock<Vec<&'static EnvSpec>> = RwLock::new(Vec::new());
 
-/// The environment of an id, or of the bare name of an Atari game (`Pong` is `ALE/Pong-v5`).
+/// The environment with this id, or the Atari game with this bare name (`Pong` is `ALE/Pong-v5`).
 ///
 /// # Errors
-/// When there is none; the error names the nearest ids.
+/// When there is none; the error names similar ids.
 pub fn find(id: &str) -> Result<&'static EnvSpec, UnknownEnv> {
     let find = |id: &str| all().into_iter().find(|spec| spec.id == id);
     let found = find(id).or_else(|| find(&atari::of_bare_name(id)?));
@@ -199,13 +200,13 @@ pub fn find(id: &str) -> Result<&'static EnvSpec, UnknownEnv> {
     })
 }
 
-/// There is no environment of that id.
+/// There is no environment with this id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no environment called '{id}'{}", did_you_mean(nearest))]
+#[error("there is no environment called '{id}'{}", hint(id, nearest))]
 pub struct UnknownEnv {
     /// What was asked for.
     pub id: String,
-    /// Ids that it may have been meant to be, nearest first; possibly none.
+    /// Similar ids, nearest first; possibly none.
     pub nearest: Vec<&'static str>,
 }
 
@@ -384,19 +385,55 @@ static ENVS: &[EnvSpec] = &[
     },
 ];
 
-fn did_you_mean(nearest: &[&str]) -> String {
+fn hint(id: &str, nearest: &[&str]) -> String {
     match nearest {
-        [] => String::new(),
+        _ if is_of_gymnasium(id) => {
+            "; it is one of Gymnasium's environments that are not included \
+                                     yet (`starling list envs` lists those that are)"
+                .to_owned()
+        }
+        [] => "; `starling list envs` lists all environments".to_owned(),
         [one] => format!("; did you mean '{one}'?"),
         several => format!("; did you mean one of '{}'?", several.join("', '")),
     }
 }
 
-/// Ids that resemble `id`: first those equal but for case, punctuation or version, else up to
-/// three that are spelled alike.
+/// Whether Gymnasium has an environment of this name, in any version, that is not in the table.
+fn is_of_gymnasium(id: &str) -> bool {
+    let name = plain(unversioned(id.rsplit('/').next().unwrap_or(id)));
+    NOT_INCLUDED.iter().any(|known| plain(known) == name)
+}
+
+/// Gymnasium's environments that are not in the table.
+const NOT_INCLUDED: [&str; 21] = [
+    "Ant",
+    "BipedalWalker",
+    "BipedalWalkerHardcore",
+    "CarRacing",
+    "CliffWalking",
+    "CliffWalkingSlippery",
+    "FrozenLake",
+    "FrozenLake8x8",
+    "HalfCheetah",
+    "Hopper",
+    "Humanoid",
+    "HumanoidStandup",
+    "InvertedDoublePendulum",
+    "InvertedPendulum",
+    "LunarLander",
+    "LunarLanderContinuous",
+    "Pusher",
+    "Reacher",
+    "Swimmer",
+    "Taxi",
+    "Walker2d",
+];
+
+/// Similar ids: those that differ only in case, punctuation or version, else up to three with a
+/// similar spelling.
 fn nearest(id: &str) -> Vec<&'static str> {
     let wanted = plain(id);
-    if wanted.is_empty() {
+    if wanted.is_empty() || is_of_gymnasium(id) {
         return Vec::new();
     }
     let mut scored: Vec<(f64, &'static str)> = Vec::new();
@@ -492,6 +529,69 @@ mod tests {
         assert_eq!(
             error,
             "there is no environment called 'cartpole-v1'; did you mean 'CartPole-v1'?"
+        );
+    }
+
+    #[test]
+    fn other_environments_of_gymnasium_are_named_as_such() {
+        for id in [
+            "LunarLander-v2",
+            "HalfCheetah-v4",
+            "InvertedPendulum-v5",
+            "taxi",
+        ] {
+            let error = find(id).unwrap_err();
+            assert_eq!(error.nearest, [""; 0], "{id}");
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "there is no environment called '{id}'; it is one of Gymnasium's environments \
+                     that are not included yet (`starling list envs` lists those that are)"
+                )
+            );
+        }
+        assert_eq!(
+            find("xyzzy").unwrap_err().to_string(),
+            "there is no environment called 'xyzzy'; `starling list envs` lists all environments"
+        );
+        for name in NOT_INCLUDED {
+            let known = |spec: &&EnvSpec| plain(unversioned(spec.id)) == plain(name);
+            assert!(!all().iter().any(known), "{name} is included");
+        }
+    }
+
+    /// What evaluation changes: lives and clipping, and nothing else.
+    #[test]
+    fn evaluation_is_of_whole_games_with_unclipped_rewards() {
+        let options = |text: &str| serde_json::from_str::<EnvOptions>(text).unwrap();
+        let judged = |text: &str| options(text).for_evaluation();
+        for trained in [
+            r#"{"preset": "deepmind", "stack": 3, "max_episode_steps": 9, "mode": 1}"#,
+            r#"{"preset": "rela", "life_loss": "resets", "clip_rewards": true}"#,
+            r#"{"preset": "saber"}"#,
+            r#"{"life_loss": "continues", "clip_rewards": true, "fire_reset": true}"#,
+        ] {
+            let expected = EnvOptions {
+                life_loss: Some(LifeLoss::Ignored),
+                clip_rewards: Some(false),
+                ..options(trained)
+            };
+            assert_eq!(judged(trained), expected);
+        }
+        // Environments that have no such options are not given them.
+        for same in [
+            "{}",
+            r#"{"sticky_action_prob": 0.5, "max_episode_steps": 7}"#,
+        ] {
+            assert_eq!(judged(same), options(same));
+        }
+        assert_eq!(
+            judged(r#"{"life_loss": "resets"}"#),
+            options(r#"{"life_loss": "ignored"}"#)
+        );
+        assert_eq!(
+            judged(r#"{"clip_rewards": true}"#),
+            options(r#"{"clip_rewards": false}"#)
         );
     }
 

@@ -46,8 +46,8 @@ pub struct Rollout {
 }
 
 /// A copy of observations that a policy left on its device, so that a learner on the same device
-/// need not bring them there again. What it is, only the two know; the rollout is complete
-/// without it, so it takes no part in copies and comparisons.
+/// need not send them again. Only these two know its type. The rollout is complete without it, so
+/// copies and comparisons ignore it.
 #[derive(Default)]
 pub struct Resident(Option<Box<dyn Any + Send + Sync>>);
 
@@ -195,8 +195,7 @@ impl Rollout {
         }
     }
 
-    /// Makes the last row of observations the first one, so that the columns can be filled anew
-    /// from there.
+    /// Makes the last row of observations the first one, to fill the columns again from there.
     pub fn carry_over(&mut self) {
         let last = self.steps();
         for (_, array) in self.obs.leaves_mut() {

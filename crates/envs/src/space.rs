@@ -75,7 +75,7 @@ impl Space {
         }
     }
 
-    /// A vector of floats with bounds of its own for each element.
+    /// A vector of floats with separate bounds for each element.
     pub fn vector(low: &[f32], high: &[f32]) -> Self {
         Space::Box {
             dtype: DType::F32,
@@ -113,11 +113,11 @@ impl Space {
         }
     }
 
-    /// Draws a value uniformly and writes it as an item of a column of actions, where named
-    /// parts lie side by side as floats.
+    /// Draws a value uniformly and writes it as an item of a column of actions, where named parts
+    /// are side by side as floats.
     ///
-    /// Of a discrete space only choices whose `legal` is not 0 are drawn. Where a bound is
-    /// missing, the value is at most 1 beyond the other bound, and between −1 and 1 without any.
+    /// Of a discrete space only choices whose `legal` is not 0 are drawn. If one bound is infinite,
+    /// the value is within 1 of the other; if both are, it is between −1 and 1.
     ///
     /// # Panics
     /// When the item is not one of this space, or no choice is legal.

@@ -7,21 +7,26 @@ mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
-use starling_tree::Array;
+use starling_tree::{Array, DType, Tree};
 
 pub use self::pulse::Pulse;
 use self::restart::Remaker;
 pub use self::restart::{Restart, RestartBudget};
 use crate::registry::{EnvOptions, EnvSpec};
-use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, stream};
+use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step, stream};
 
 /// Environments of one kind, stepped in a loop by the thread that owns them.
 ///
-/// Each environment has a random stream of its own, so that what it does depends on nothing but
-/// the seed, the role, its index and the actions it is given: not on how many others there are,
-/// nor on which thread steps them.
+/// Each environment has its own random stream, so that what it does depends on nothing but the
+/// seed, the role, its index and the actions it is given: not on how many others there are, nor on
+/// which thread steps them.
+///
+/// What would harm a learner is an error of the environment that gave it, and does not reach a
+/// rollout: rewards, observations and scores that are NaN or infinite, and no legal action in an
+/// episode that continues.
 pub struct VecEnv {
     id: String,
     slots: Vec<Slot>,
@@ -30,16 +35,16 @@ pub struct VecEnv {
     action_space: Space,
     legal_actions: Option<usize>,
     finished: Vec<Episode>,
-    /// The environment that is at work, to be named if it fails.
+    /// The environment that is being stepped, to be named if it fails.
     at_work: usize,
-    /// Whether it is at work on the start of an episode.
+    /// Whether it is starting an episode.
     resetting: bool,
     /// Frames in an observation, where it is a stack of them.
     frame_stack: Option<usize>,
-    /// Makes environments anew that fail, if they are to be.
+    /// Replaces environments that fail, if asked for.
     remaker: Option<Remaker>,
     restarts: Vec<Restart>,
-    /// A continuous action within its bounds.
+    /// A continuous action, clipped to its bounds.
     bounded: Vec<f32>,
     discount: f64,
     pulse: Arc<Pulse>,
@@ -90,7 +95,7 @@ struct SlotSnapshot {
     tally: Tally,
 }
 
-/// What the episode under way has come to.
+/// The sums of an unfinished episode.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Tally {
     return_: f64,
@@ -108,12 +113,13 @@ struct Slot {
 }
 
 impl VecEnv {
-    /// `count` environments of the table's line `spec`.
+    /// `count` environments of one kind.
     ///
     /// Environment `i` draws from `stream(seed, role, first_index + i)`.
     ///
     /// # Errors
-    /// When the options do not fit the environment or it cannot be made.
+    /// When `count` is 0, the environments cannot be made with these options, or their spaces
+    /// differ.
     pub fn new(
         spec: &EnvSpec,
         options: &EnvOptions,
@@ -122,62 +128,96 @@ impl VecEnv {
         role: &str,
         first_index: u64,
     ) -> Result<Self, EnvError> {
-        if count == 0 {
+        let envs = (0..count).map(|_| spec.make(options));
+        let envs = envs.collect::<Result<_, _>>()?;
+        Self::build(spec.id, envs, seed, role, first_index)
+    }
+
+    /// Environments that the caller made, all with the same spaces. Errors call them `custom`
+    /// unless they are [`named`](VecEnv::named).
+    ///
+    /// # Errors
+    /// When there is none, or their spaces differ.
+    pub fn from_envs(
+        envs: Vec<Box<dyn Env>>,
+        seed: u64,
+        role: &str,
+        first_index: u64,
+    ) -> Result<Self, EnvError> {
+        Self::build("custom", envs, seed, role, first_index)
+    }
+
+    fn build(
+        id: &str,
+        envs: Vec<Box<dyn Env>>,
+        seed: u64,
+        role: &str,
+        first_index: u64,
+    ) -> Result<Self, EnvError> {
+        let Some(first) = envs.first() else {
             return Err(EnvError::Failed(
                 "a vector needs at least one environment".into(),
             ));
-        }
-        let envs = (0..count).map(|_| spec.make(options));
-        let envs = envs.collect::<Result<_, _>>()?;
-        let mut vector = Self::from_envs(envs, seed, role, first_index);
-        vector.id = spec.id.to_owned();
-        Ok(vector)
-    }
-
-    /// Environments that the caller made, all with the same spaces.
-    ///
-    /// # Panics
-    /// When there is none, or their spaces differ.
-    pub fn from_envs(envs: Vec<Box<dyn Env>>, seed: u64, role: &str, first_index: u64) -> Self {
-        let Some(first) = envs.first() else {
-            panic!("a vector needs at least one environment");
         };
-        let observation_space = first.observation_space();
         let action_space = first.action_space();
-        let frame_stack = first.frame_stack();
         let legal_actions = match &action_space {
             Space::Discrete { n } if first.masks_actions() => Some(*n),
             _ => None,
         };
-        assert!(
-            envs.iter()
-                .all(|env| env.observation_space() == observation_space
-                    && env.action_space() == action_space),
-            "the environments of a vector have the same spaces"
-        );
-        let slots = envs.into_iter().zip(first_index..);
-        let slots = slots.map(|(env, index)| Slot {
-            env,
-            rng: stream(seed, role, index),
-            tally: Tally::default(),
-        });
-        Self {
-            id: "custom".into(),
-            slots: slots.collect(),
+        let mut vector = Self {
+            id: id.to_owned(),
+            slots: Vec::with_capacity(envs.len()),
             first_index,
-            observation_space,
+            observation_space: first.observation_space(),
             action_space,
             legal_actions,
             finished: Vec::new(),
             at_work: 0,
             resetting: false,
-            frame_stack,
+            frame_stack: first.frame_stack(),
             remaker: None,
             restarts: Vec::new(),
             bounded: Vec::new(),
             discount: 1.0,
             pulse: Arc::default(),
+        };
+        for (env, index) in envs.into_iter().zip(first_index..) {
+            vector.at_work = vector.len();
+            vector.guarded(|vector| vector.check_kind(&*env))?;
+            vector.slots.push(Slot {
+                env,
+                rng: stream(seed, role, index),
+                tally: Tally::default(),
+            });
         }
+        Ok(vector)
+    }
+
+    /// Refuses an environment that does not have the spaces of the others.
+    fn check_kind(&self, env: &dyn Env) -> Result<(), EnvError> {
+        let differs = |what: &str, is: &dyn std::fmt::Debug, others: &dyn std::fmt::Debug| {
+            Err(EnvError::Failed(format!(
+                "its {what} is {is:?}, but that of the other environments is {others:?}; all \
+                 environments of a run must have the same"
+            )))
+        };
+        let (observation, action) = (env.observation_space(), env.action_space());
+        if observation != self.observation_space {
+            return differs("observation space", &observation, &self.observation_space);
+        }
+        if action != self.action_space {
+            return differs("action space", &action, &self.action_space);
+        }
+        let stack = env.frame_stack();
+        if stack != self.frame_stack {
+            return differs("frame_stack()", &stack, &self.frame_stack);
+        }
+        let (masks, others) = (env.masks_actions(), self.legal_actions.is_some());
+        // Only discrete actions can be masked, whatever an environment says.
+        if masks != others && matches!(action, Space::Discrete { .. }) {
+            return differs("masks_actions()", &masks, &others);
+        }
+        Ok(())
     }
 
     /// The name by which errors call these environments.
@@ -226,7 +266,7 @@ impl VecEnv {
     /// actions).
     ///
     /// # Errors
-    /// When an environment fails or panics and is not to be made anew
+    /// When an environment fails or panics and is not replaced
     /// ([`restart_failed`](VecEnv::restart_failed)); the error says which.
     ///
     /// # Panics
@@ -238,15 +278,15 @@ impl VecEnv {
         })
     }
 
-    /// Does the actions of row `t` (numbers are brought within the bounds of their space for the
-    /// environment; the rollout keeps what the policy chose): writes what followed into row `t` and the next observations
-    /// (and legal actions) into row `t + 1`.
+    /// Takes the actions of row `t`: writes what followed into row `t` and the next observations
+    /// (and legal actions) into row `t + 1`. The environments get continuous actions clipped to
+    /// the bounds of their space; the rollout keeps what the policy chose.
     ///
     /// Where an episode ends, its last observation is kept by [`Rollout::keep_final`], a new
     /// episode starts in row `t + 1`, and [`finished`](VecEnv::finished) has one more.
     ///
     /// # Errors
-    /// When an environment fails or panics and is not to be made anew
+    /// When an environment fails or panics and is not replaced
     /// ([`restart_failed`](VecEnv::restart_failed)); the error says which.
     ///
     /// # Panics
@@ -261,25 +301,37 @@ impl VecEnv {
             let action = within(action, &vector.action_space, &mut vector.bounded);
             let obs = ObsMut::at(&mut rollout.obs, &[t + 1, b]);
             let step = slot.env.step(action, &mut slot.rng, obs)?;
-            if !step.reward.is_finite() {
-                let reward = step.reward;
-                return Err(EnvError::Failed(format!("it gave the reward {reward}")));
-            }
+            check_reward(step)?;
             slot.tally.add(step.reward, vector.discount);
             let item = t * width + b;
             rollout.rewards.as_mut_slice::<f32>()[item] = step.reward;
             rollout.terminated.as_mut_slice::<u8>()[item] = u8::from(step.terminated);
             rollout.truncated.as_mut_slice::<u8>()[item] = u8::from(step.truncated);
-            if vector.legal_actions.is_some() {
-                write_legal(&*slot.env, t + 1, b, rollout);
-            }
-            if step.done() {
+            let legal = write_legal(&*slot.env, t + 1, b, rollout);
+            if !step.done() {
+                // In a game that is over, there may be nothing left to do.
+                legal?;
+            } else {
+                check_observation(&rollout.obs, &[t + 1, b])?;
                 let score = slot.env.game_score();
+                check_score(score)?;
                 vector.finished.push(slot.tally.episode(b, score));
                 rollout.keep_final(t, b);
                 vector.reset_one(t + 1, b, rollout)?;
             }
             Ok(())
+        })?;
+        self.check_row(t, rollout)
+    }
+
+    /// Looks at all observations that followed step `t`. One look at the whole row costs next to
+    /// nothing, where one per environment would take a tenth of a fast environment's time.
+    fn check_row(&mut self, t: usize, rollout: &mut Rollout) -> Result<(), EnvError> {
+        if is_finite(&rollout.obs, &[t + 1]) {
+            return Ok(());
+        }
+        self.one_by_one(Some(t), t + 1, rollout, |_, b, rollout| {
+            check_observation(&rollout.obs, &[t + 1, b])
         })
     }
 
@@ -288,21 +340,28 @@ impl VecEnv {
         self.finished.drain(..)
     }
 
-    /// Starts an episode in every environment and plays on by random (legal) actions, each
-    /// environment for a number of steps of its own between 0 and `max_steps`, so that
-    /// collection does not start with all of them at the same place. Leaves what they show in
-    /// row 0.
+    /// Starts an episode in every environment and takes random (legal) actions, each environment
+    /// for its own random number of steps from 0 to `max_steps`, so that collection does not start
+    /// with all of them in the same state. Leaves what they show in row 0.
     ///
-    /// Episodes that end meanwhile are not counted as [`finished`](VecEnv::finished); those
-    /// under way at the end count whole.
+    /// Episodes that end meanwhile are not counted as [`finished`](VecEnv::finished); those that
+    /// have not ended by then count with all their steps.
+    ///
+    /// Once `stop` is true no further steps are taken: environments that have not had theirs only
+    /// start an episode. Returns whether all steps were taken.
     ///
     /// # Errors
-    /// When an environment fails or panics and is not to be made anew
+    /// When an environment fails or panics and is not replaced
     /// ([`restart_failed`](VecEnv::restart_failed)); the error says which.
     ///
     /// # Panics
     /// When the rollout has another number of environments.
-    pub fn decorrelate(&mut self, max_steps: u64, rollout: &mut Rollout) -> Result<(), EnvError> {
+    pub fn decorrelate(
+        &mut self,
+        max_steps: u64,
+        stop: &AtomicBool,
+        rollout: &mut Rollout,
+    ) -> Result<bool, EnvError> {
         use rand::RngExt as _;
 
         self.check_width(rollout);
@@ -310,11 +369,16 @@ impl VecEnv {
             rollout.actions.dtype(),
             &[&[1], &rollout.actions.shape()[2..]].concat(),
         );
+        let mut complete = true;
         self.one_by_one(None, 0, rollout, |vector, b, rollout| {
             vector.reset_one(0, b, rollout)?;
             let steps = vector.slots[b].rng.random_range(0..=max_steps);
             for _ in 0..steps {
                 vector.pulse.beat(vector.first_index + b as u64);
+                if stop.load(Ordering::Relaxed) {
+                    complete = false;
+                    break;
+                }
                 let slot = &mut vector.slots[b];
                 let legal = rollout.legal.as_ref().map(|legal| legal.at(&[0, b]));
                 let legal = legal.map(|legal| legal.as_slice::<u8>());
@@ -324,22 +388,24 @@ impl VecEnv {
                 let obs = ObsMut::at(&mut rollout.obs, &[0, b]);
                 let action = Action::at(&vector.action_space, &action, &[0]);
                 let step = slot.env.step(action, &mut slot.rng, obs)?;
+                check_reward(step)?;
+                check_observation(&rollout.obs, &[0, b])?;
                 slot.tally.add(step.reward, vector.discount);
                 if step.done() {
                     vector.reset_one(0, b, rollout)?;
-                } else if vector.legal_actions.is_some() {
-                    write_legal(&*slot.env, 0, b, rollout);
+                } else {
+                    write_legal(&*slot.env, 0, b, rollout)?;
                 }
             }
             Ok(())
-        })
+        })?;
+        Ok(complete)
     }
 
     /// Everything from which [`restore`](VecEnv::restore) continues exactly: the environments
-    /// that can be saved, the random streams, the sums of the episodes under way.
+    /// that can be saved, the random streams, the sums of unfinished episodes.
     ///
-    /// What the environments show at the moment is not part of it, for it stands in the
-    /// caller's rollout.
+    /// The current observations are not part of it: they are in the caller's rollout.
     pub fn snapshot(&self) -> VecSnapshot {
         let slots = self.slots.iter().map(|slot| SlotSnapshot {
             env: slot.env.snapshot(),
@@ -352,11 +418,11 @@ impl VecEnv {
         }
     }
 
-    /// Continues from a snapshot of as many environments of the same kind.
+    /// Continues from a snapshot of the same number and kind of environments.
     ///
     /// Writes row 0 of the legal actions, and row 0 of the observations of those environments
-    /// that could not be saved and start a new episode. The caller puts back the observations
-    /// of the others.
+    /// that could not be saved and start a new episode. The caller restores the observations of
+    /// the others.
     ///
     /// # Errors
     /// When the snapshot is of another number or kind of environments.
@@ -382,9 +448,7 @@ impl VecEnv {
                 match &saved.env {
                     Some(env) => {
                         slot.env.restore(env)?;
-                        if vector.legal_actions.is_some() {
-                            write_legal(&*slot.env, 0, b, rollout);
-                        }
+                        write_legal(&*slot.env, 0, b, rollout)?;
                     }
                     None => vector.reset_one(0, b, rollout)?,
                 }
@@ -402,14 +466,12 @@ impl VecEnv {
         slot.tally = Tally::default();
         let obs = ObsMut::at(&mut rollout.obs, &[row, b]);
         slot.env.reset(&mut slot.rng, obs)?;
-        if self.legal_actions.is_some() {
-            write_legal(&*slot.env, row, b, rollout);
-        }
-        Ok(())
+        check_observation(&rollout.obs, &[row, b])?;
+        write_legal(&*slot.env, row, b, rollout)
     }
 
-    /// Does `work` for one environment after the other. One that fails is replaced, if it may
-    /// be: see [`replace`](VecEnv::replace) for `t` and `row`.
+    /// Does `work` for one environment after the other. One that fails is replaced if that is
+    /// allowed: see [`replace`](VecEnv::replace) for `t` and `row`.
     fn one_by_one(
         &mut self,
         t: Option<usize>,
@@ -441,10 +503,10 @@ impl VecEnv {
         Ok(())
     }
 
-    /// Runs `work` and says which environment was at work if it fails or panics.
+    /// Runs `work`; if it fails or panics, the error names the environment that was at work.
     ///
-    /// One guard around the whole loop instead of one per step keeps it out of the way of the
-    /// optimiser.
+    /// One guard around the whole loop instead of one per step keeps it out of the optimiser's
+    /// way.
     fn guarded(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<(), EnvError>,
@@ -480,7 +542,7 @@ impl std::fmt::Debug for VecEnv {
     }
 }
 
-/// A continuous action brought within the bounds of its space.
+/// A continuous action, clipped to the bounds of its space.
 fn within<'a>(action: Action<'a>, space: &Space, bounded: &'a mut Vec<f32>) -> Action<'a> {
     let (Action::Continuous(values), Space::Box { bounds, .. }) = (action, space) else {
         return action;
@@ -531,10 +593,94 @@ impl Tally {
     }
 }
 
-fn write_legal(env: &dyn Env, row: usize, b: usize, rollout: &mut Rollout) {
-    if let Some(legal) = &mut rollout.legal {
-        env.legal_actions(legal.at_mut(&[row, b]).as_mut_slice());
+/// Writes the legal actions, where some are masked. It is an error if there is none.
+fn write_legal(env: &dyn Env, row: usize, b: usize, rollout: &mut Rollout) -> Result<(), EnvError> {
+    let Some(legal) = &mut rollout.legal else {
+        return Ok(());
+    };
+    let mut legal = legal.at_mut(&[row, b]);
+    let mask = legal.as_mut_slice::<u8>();
+    env.legal_actions(mask);
+    match mask.iter().any(|flag| *flag != 0) {
+        true => Ok(()),
+        false => Err(EnvError::Failed(
+            "no action is legal although the episode continues".into(),
+        )),
     }
+}
+
+fn check_reward(step: Step) -> Result<(), EnvError> {
+    let reward = step.reward;
+    match reward.is_finite() {
+        true => Ok(()),
+        false => Err(EnvError::Failed(format!("it gave the reward {reward}"))),
+    }
+}
+
+fn check_score(score: Option<f64>) -> Result<(), EnvError> {
+    match score {
+        Some(score) if !score.is_finite() => {
+            Err(EnvError::Failed(format!("it gave the game score {score}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an observation with a NaN or an infinite number, which would spoil a network and what a
+/// replay holds.
+fn check_observation(obs: &Tree<Array>, index: &[usize]) -> Result<(), EnvError> {
+    match is_finite(obs, index) {
+        true => Ok(()),
+        false => Err(not_finite(obs, index)),
+    }
+}
+
+fn is_finite(obs: &Tree<Array>, index: &[usize]) -> bool {
+    match obs {
+        // Without early exit, so that the loops become vector instructions.
+        Tree::Leaf(array) => match array.dtype() {
+            DType::F32 => {
+                let values = array.at(index).as_slice::<f32>().iter();
+                values.fold(true, |all, value| all & value.is_finite())
+            }
+            DType::F64 => {
+                let values = array.at(index).as_slice::<f64>().iter();
+                values.fold(true, |all, value| all & value.is_finite())
+            }
+            DType::U8 | DType::I32 | DType::I64 => true,
+        },
+        Tree::Node(parts) => parts.iter().all(|(_, part)| is_finite(part, index)),
+    }
+}
+
+/// Says where an observation is not finite.
+#[cold]
+fn not_finite(obs: &Tree<Array>, index: &[usize]) -> EnvError {
+    for (path, array) in obs.leaves() {
+        let view = array.at(index);
+        let values: Vec<f64> = match view.dtype {
+            DType::F32 => {
+                let values = view.as_slice::<f32>().iter();
+                values.map(|value| f64::from(*value)).collect()
+            }
+            DType::F64 => view.as_slice().to_vec(),
+            DType::U8 | DType::I32 | DType::I64 => continue,
+        };
+        let bad = values
+            .iter()
+            .enumerate()
+            .find(|(_, value)| !value.is_finite());
+        if let Some((element, value)) = bad {
+            let part = match path.is_empty() {
+                true => String::new(),
+                false => format!(" of '{path}'"),
+            };
+            return EnvError::Failed(format!(
+                "its observation has {value} at element {element}{part}"
+            ));
+        }
+    }
+    EnvError::Failed("its observation is not finite".into())
 }
 
 /// What a panic said.

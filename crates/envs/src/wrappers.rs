@@ -1,10 +1,10 @@
-//! Environments around environments.
+//! Wrappers around environments.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
-/// Cuts episodes off (truncates them) after a number of steps.
+/// Truncates episodes after a number of steps.
 #[derive(Debug)]
 pub struct TimeLimit<E> {
     env: E,
@@ -51,7 +51,10 @@ impl<E: Env> Env for TimeLimit<E> {
     ) -> Result<Step, EnvError> {
         let mut step = self.env.step(action, rng, obs)?;
         self.elapsed += 1;
-        step.truncated |= self.elapsed >= self.max_steps;
+        if self.elapsed >= self.max_steps {
+            step.truncated = true;
+            self.env.cut_off();
+        }
         Ok(step)
     }
 
@@ -73,6 +76,10 @@ impl<E: Env> Env for TimeLimit<E> {
 
     fn counts_games(&self) -> bool {
         self.env.counts_games()
+    }
+
+    fn cut_off(&mut self) {
+        self.env.cut_off();
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {
@@ -112,7 +119,7 @@ mod tests {
     use starling_tree::{Array, DType, Tree};
 
     #[test]
-    fn the_limit_counts_anew_after_a_reset_and_from_a_snapshot() {
+    fn the_limit_counts_from_0_after_a_reset_and_continues_from_a_snapshot() {
         let mut rng = stream(0, "limit", 0);
         let mut row = Tree::Leaf(Array::zeros(DType::F32, &[3]));
         let mut env = TimeLimit::new(Pendulum::new(), 3);

@@ -29,6 +29,19 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 gymnasium.register_envs(ale_py)
 
 STEPS = 1000
+
+
+class Counter(gymnasium.Wrapper):
+    """Counts steps. At a reset of the wrappers around it, these are the no-ops: the frame number
+    also counts frames in which SELECT is pressed to set the game's mode."""
+
+    count = 0
+
+    def step(self, action):
+        self.count += 1
+        return super().step(action)
+
+
 RUNS = [
     ("ALE/Pong-v5", {}),
     ("ALE/Breakout-v5", {"life_loss": "resets"}),
@@ -51,18 +64,20 @@ def make(env_id, options):
         frameskip=1,
         full_action_space=options.get("actions") == "full",
         max_num_frames_per_episode=options.get("max_frames", 108_000),
+        **{name: options[name] for name in ("mode", "difficulty") if name in options},
     )
+    counter = Counter(env)
     env = AtariPreprocessing(
-        env,
+        counter,
         noop_max=options.get("noop_max", 30),
         frame_skip=options.get("frame_skip", 4),
         terminal_on_life_loss=options.get("life_loss") == "resets",
     )
-    return FrameStackObservation(env, 4)
+    return FrameStackObservation(env, 4), counter
 
 
 def record(index, env_id, options):
-    env = make(env_id, options)
+    env, counter = make(env_id, options)
     rng = np.random.default_rng(index)
     check = 0
     checks, noops, actions, rewards, ends = [], [], [], [], []
@@ -72,10 +87,14 @@ def record(index, env_id, options):
         check = zlib.crc32(np.ascontiguousarray(obs).tobytes(), check)
         checks.append(f"{check & 0xFFFF:04x}")
 
-    obs, info = env.reset(seed=index)
-    seed = int(info["seeds"][1])
-    noops.append(int(info["episode_frame_number"]))
-    see(obs)
+    def reset(**seed):
+        counter.count = 0
+        obs, info = env.reset(**seed)
+        noops.append(counter.count)
+        see(obs)
+        return info
+
+    seed = int(reset(seed=index)["seeds"][1])
     action = 0
     for step in range(STEPS):
         # Held for a while, so that something comes of it.
@@ -88,9 +107,7 @@ def record(index, env_id, options):
             rewards.append([step, int(reward)])
         if terminated or truncated:
             ends.append([step, "terminated" if terminated else "truncated"])
-            obs, info = env.reset()
-            noops.append(int(info["episode_frame_number"]))
-            see(obs)
+            reset()
     return {
         "id": env_id,
         "options": options,

@@ -32,7 +32,7 @@ STAY, LEFT, UP, RIGHT, DOWN, FIRE = range(6)
 
 
 class Draws:
-    """Stands in for numpy's RandomState and records what it gives."""
+    """Replaces numpy's RandomState and records what it returns."""
 
     def __init__(self, seed):
         self.source = np.random.RandomState(seed)
@@ -73,12 +73,12 @@ def survives(env, move, depth):
 
 
 def goal(game, env, rng):
-    """A move towards something that makes the game go on to its rarer parts."""
+    """A move that leads to rarer parts of the game."""
     state = env.state()
     channel = env.env.channels
     if game == "breakout":
         paddle = np.argwhere(state[:, :, channel["paddle"]])[0][1]
-        # Where the ball comes down next, in a copy of the game that goes on without us.
+        # Where the ball comes down next, in a copy of the game that is played ahead.
         future = copy.deepcopy(env)
         for _ in range(30):
             state = future.state()
@@ -128,7 +128,7 @@ def choose(game, env, rng, careless):
     order = [wanted, *rng.permutation(6).tolist()]
     for depth in (5, 2, 0):
         for move in order:
-            # Twice, for chance plays a part.
+            # Twice, because the games are random.
             if survives(env, move, depth) and survives(env, move, depth):
                 return move
     return wanted

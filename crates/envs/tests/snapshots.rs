@@ -1,4 +1,7 @@
-//! Every environment of the table but the Atari games, which have tests of their own, continues exactly from a snapshot, taken anywhere.
+//! Every environment of the table continues exactly from a snapshot, taken anywhere; the Atari games
+//! have their own tests.
+
+use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
 use starling_envs::{EnvError, EnvOptions, Rollout, VecEnv, VecSnapshot, registry, stream};
@@ -16,7 +19,7 @@ fn columns(vector: &VecEnv, steps: usize) -> Rollout {
     )
 }
 
-/// Fills the columns by random actions of a stream of their own.
+/// Fills the columns with random actions from a separate stream.
 fn play(vector: &mut VecEnv, rollout: &mut Rollout, seed: u64) -> Result<(), EnvError> {
     let mut rng = stream(seed, "actions", 0);
     for t in 0..rollout.steps() {
@@ -43,7 +46,8 @@ proptest! {
             let options = EnvOptions::default();
             let mut vector = VecEnv::new(spec, &options, count, seed, "env", 3).unwrap();
             let mut first = columns(&vector, before);
-            vector.decorrelate(30, &mut first).unwrap();
+            let stop = AtomicBool::new(false);
+            vector.decorrelate(30, &stop, &mut first).unwrap();
             play(&mut vector, &mut first, seed).unwrap();
             first.carry_over();
 

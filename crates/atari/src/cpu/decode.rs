@@ -280,7 +280,7 @@ pub(crate) const LOGGED: u64 = {
     bits
 };
 
-/// One bit per TIA register: whether a write to it does nothing here, for it only makes sound or
+/// One bit per TIA register: whether a write to it does nothing here, because it only makes sound or
 /// is not there.
 pub(crate) const SILENT: u64 = !(LOGGED | 0b111);
 
@@ -334,7 +334,7 @@ fn operation(opcode: u8, low: u8) -> Op {
     use Op::*;
     let ram = |op: Op| in_ram(low, op, Slow);
     let tia = |pin: Op, collision: Op| if low & 8 != 0 { pin } else { collision };
-    // A pointer at the end of page zero goes on at its start, in the TIA.
+    // A pointer at the end of page zero wraps to its start, in the TIA.
     let pointer = |op: Op| if low == 0xFF { Slow } else { in_ram(low, op, Slow) };
     match opcode {
         0xA9 => LdaImm, 0xA5 => in_ram(low, LdaRam, tia(LdaPin, LdaCx)), 0xB5 => LdaZpx, 0xAD => LdaAbs, 0xBD => LdaAbx, 0xB9 => LdaAby, 0xB1 => pointer(LdaInd), 0xA1 => LdaInx,

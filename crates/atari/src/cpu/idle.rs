@@ -6,7 +6,7 @@ use crate::bus::Bus;
 use crate::riot::Poll;
 
 /// Before an instruction: if it loads the timer, and a branch behind it goes back to it until the
-/// timer has come to some value, counts the turns of that loop that are sure to go on. At least
+/// timer has come to some value, counts the turns of that loop that are sure to continue. At least
 /// one turn is left to run, so that registers and flags come out right.
 pub(super) fn skip(core: &mut Core, bus: &Bus<'_>) {
     let byte = |offset: u16| {

@@ -1,7 +1,7 @@
 //! How a game is brought into one of its modes: by pressing SELECT until its memory says so, or
 //! where that is not the way by a small function of its own at the end of this file.
 //!
-//! In the modes 1 and 2 of `adventure` the reference waits by chance, so that no two of its runs
+//! In the modes 1 and 2 of `adventure` the reference waits for a random time, so that no two of its runs
 //! are equal; ours does not wait.
 
 use super::{Game, Memory};
@@ -114,7 +114,7 @@ impl ModeSelector {
 pub(super) struct Select {
     at: u8,
     mask: u8,
-    /// The byte shows so many times the mode ...
+    /// The byte shows this multiple of the mode ...
     times: u16,
     /// ... and so much more.
     plus: i16,
@@ -250,7 +250,7 @@ pub(super) fn video_cube(mode: u16, step: u16, memory: Memory<'_>) -> Option<(Pr
         .then_some((Press::Push(3), 1))
 }
 
-/// SELECT for two frames and a frame of nothing, so many times, and RESET.
+/// SELECT for two frames and a frame of nothing, `times` times, then RESET.
 fn pressed(times: u16, step: u16) -> Option<(Press, u16)> {
     match step {
         _ if step > 2 * times => None,

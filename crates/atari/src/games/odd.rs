@@ -73,7 +73,7 @@ pub(super) fn casino(rules: &mut Rules, memory: Memory<'_>) {
     let for_money = memory.at(0xD4) != 3;
     let evening_over = memory.at(0xD3) & 0x80 != 0;
     if for_money && evening_over {
-        // The purse is set anew, which is neither gain nor loss: the last reward stands.
+        // The purse is refilled, which is neither gain nor loss: the last reward is kept.
         rules.score = purse;
     } else {
         rules.score_is(purse, Gain::Difference);

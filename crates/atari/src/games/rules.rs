@@ -49,7 +49,7 @@ pub struct Rules {
     pub(super) reward: i32,
     pub(super) terminal: bool,
     pub(super) lives: i32,
-    /// What an odd rule remembers beside these.
+    /// What an odd rule remembers besides these.
     pub(super) notes: [i32; 3],
 }
 

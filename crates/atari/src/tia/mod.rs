@@ -289,7 +289,7 @@ impl Tia {
         }
     }
 
-    /// Returns the cycle at which the processor goes on, and whether the frame has ended.
+    /// Returns the cycle at which the processor continues, and whether the frame has ended.
     pub(crate) fn write(
         &mut self,
         address: u16,

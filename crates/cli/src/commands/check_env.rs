@@ -9,7 +9,7 @@ pub(super) struct Args {
     /// Environment
     id: String,
     /// Steps to take
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Seed
     #[arg(long, default_value_t = 1)]

@@ -14,9 +14,9 @@ use crate::{Env, EnvError, EnvOptions};
 pub enum Version {
     /// `ALE/Pong-v5`: sticky actions.
     V5,
-    /// `PongNoFrameskip-v4`: no chance but the no-ops at the start.
+    /// `PongNoFrameskip-v4`: nothing random but the number of no-ops at the start.
     NoFrameskip,
-    /// `Pong-v4`: two to four frames per step, by chance.
+    /// `Pong-v4`: a random number of frames per step, 2 to 4.
     V4,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn specs() -> &'static [EnvSpec] {
     &SPECS
 }
 
-/// The usual id of a game that is named by its bare name, `Pong`.
+/// The usual id of a game given by its bare name, `Pong`.
 pub(crate) fn of_bare_name(name: &str) -> Option<String> {
     let game = games::all().find(|game| game.id == name)?;
     Some(id(game, Version::V5))
@@ -84,7 +84,7 @@ fn spec(game: &'static Game, version: Version) -> EnvSpec {
 
 fn make(id: &str, options: &EnvOptions) -> Result<Box<dyn Env>, EnvError> {
     let (game, version) =
-        parse(id).ok_or_else(|| EnvError::Failed(format!("{id} is no Atari game")))?;
+        parse(id).ok_or_else(|| EnvError::Failed(format!("{id} is not an Atari game")))?;
     Ok(Box::new(AtariEnv::new(game, version, options)?))
 }
 

@@ -1,8 +1,8 @@
 //! Atari 2600 games: `starling-atari`'s console as environments.
 //!
-//! Read first: [`AtariEnv`]. What a step shows, and when, is what Gymnasium's
-//! `AtariPreprocessing` and `FrameStackObservation` show, byte for byte; [`AtariPreset`] and the
-//! other types of `options` say what can be set. [`roms`] finds the cartridges.
+//! Read first: [`AtariEnv`]. Observations are equal to those of Gymnasium's `AtariPreprocessing`
+//! and `FrameStackObservation`, byte for byte; [`AtariPreset`] and the other types of `options` are
+//! the settings. [`roms`] finds the ROMs.
 
 mod bilinear;
 mod ids;
@@ -51,46 +51,62 @@ impl From<AleError> for EnvError {
 pub struct AtariEnv {
     game: &'static Game,
     settings: Settings,
-    /// What each choice presses.
+    /// What each action presses.
     presses: Vec<Press>,
+    /// What is pressed for the agent at the start of a game (`fire_reset`).
+    launch: Vec<Press>,
+    /// What is pressed for the agent after a lost life: the same, after a no-op if the settings ask
+    /// for one.
+    relaunch: Vec<Press>,
     /// The console is switched on when it is needed: the ROM may be missing until then.
     running: Option<Box<Running>>,
 }
 
-/// A console and what is remembered about the episode.
+/// A console and the state of the episode.
 struct Running {
     ale: Ale,
     picture: Picture,
     episode: Episode,
 }
 
-/// What is remembered between steps beside the console.
+/// The state between steps, besides the console's.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Episode {
     /// Whether there was a reset, which seeds the sticky actions.
     started: bool,
-    /// Whether the next reset starts the game anew.
+    /// Whether the next reset starts a new game.
     over: bool,
     lives: u8,
     /// The frame of the last reward.
     rewarded_at: u64,
     /// The game's points so far.
     score: f64,
-    /// The frames that are shown, one after the other, and the place of the oldest.
+    /// The frames of the observation as a ring, and the place of the oldest.
     stack: Vec<u8>,
     oldest: usize,
+    /// How many of the presses after a lost life are still to come, where a lost life does not
+    /// end the episode. They take the place of the agent's next actions.
+    presses_due: usize,
 }
 
-/// What one choice led to.
+/// What one action led to.
 #[derive(Clone, Copy, Default)]
 struct Turn {
-    /// The points, and those corrected if they are to be.
+    /// The console's points, and the same after `score_fixes`.
     reward: i32,
     points: f64,
-    /// The game is over, or a life was lost that counts as its end.
+    /// The game is over, or a life was lost that ends the episode.
     terminated: bool,
     truncated: bool,
+    /// A life was lost that is not the last one.
+    lost_life: bool,
     frames: Option<Frames>,
+}
+
+impl Turn {
+    fn done(&self) -> bool {
+        self.terminated || self.truncated
+    }
 }
 
 /// Which of a turn's frames one is.
@@ -113,8 +129,8 @@ impl AtariEnv {
     /// An environment of a game.
     ///
     /// # Errors
-    /// When an option is out of range, or the picture's size is asked for and the game's ROM is
-    /// not there.
+    /// When an option is out of range, or the ROM is missing and the observation space depends on
+    /// it (pictures that are not resized).
     pub fn new(
         game: &'static Game,
         version: Version,
@@ -125,10 +141,29 @@ impl AtariEnv {
             ActionSet::Minimal => game.minimal_actions.to_vec(),
             ActionSet::Full | ActionSet::Masked => (0..18).collect(),
         };
+        let presses: Vec<Press> = codes.into_iter().filter_map(Press::new).collect();
+        let launch = match settings.fire_reset && game.minimal_actions.contains(&1) {
+            true => {
+                let third = presses.get(2).filter(|_| settings.third_after_fire);
+                [Some(&Press::FIRE), third]
+                    .into_iter()
+                    .flatten()
+                    .copied()
+                    .collect()
+            }
+            false => Vec::new(),
+        };
+        let noop = settings.noop_after_life && !launch.is_empty();
+        let relaunch = noop
+            .then_some(Press::NOOP)
+            .into_iter()
+            .chain(launch.iter().copied());
         let mut env = Self {
             game,
             settings,
-            presses: codes.into_iter().filter_map(Press::new).collect(),
+            presses,
+            relaunch: relaunch.collect(),
+            launch,
             running: None,
         };
         env.check_mode()?;
@@ -207,35 +242,24 @@ impl AtariEnv {
 
     /// Starts an episode, up to the picture that it starts with.
     fn start(&mut self, draws: &mut impl Draws) -> Result<(), EnvError> {
-        let settings = self.settings.clone();
-        let third = self.presses.get(2).copied();
-        let third = third.filter(|_| settings.third_after_fire);
-        let fires = settings.fire_reset && self.game.minimal_actions.contains(&1);
+        let (settings, launch) = (self.settings.clone(), self.launch.clone());
         let running = self.running()?;
         if !running.episode.started {
             running.ale.reload(draws.seed())?;
             running.episode.started = true;
         }
-        let restarts = settings.life_loss != LifeLoss::Continues || running.episode.over;
-        if restarts {
-            running.restart(&settings, draws);
-        } else if settings.noop_after_life {
-            // Goes on with the next life, of which there is nothing to see yet.
-            let turn = running.turn(Press::NOOP, &settings, draws);
+        running.episode.over |= settings.life_loss != LifeLoss::Continues;
+        let mut new_game = running.begin(&settings, draws);
+        for press in launch {
+            let turn = running.turn(press, &settings, draws);
             running.draw(turn);
-        }
-        if fires {
-            for press in [Some(Press::FIRE), third].into_iter().flatten() {
-                let turn = running.turn(press, &settings, draws);
-                running.draw(turn);
-                if turn.terminated || turn.truncated {
-                    running.restart(&settings, draws);
-                }
+            if turn.done() {
+                new_game |= running.begin(&settings, draws);
             }
         }
         match settings.history {
             History::Zeros => running.empty_stack(),
-            History::Repeated if restarts || settings.noop_after_life => running.fill_stack(),
+            History::Repeated if new_game || settings.noop_after_life => running.fill_stack(),
             History::Repeated => {}
         }
         Ok(())
@@ -251,7 +275,21 @@ impl AtariEnv {
 }
 
 impl Running {
-    /// Starts the game anew and does nothing for a while, by chance.
+    /// Starts a new game if the last one is over, else the next life. Returns whether it is a new
+    /// game.
+    fn begin(&mut self, settings: &Settings, draws: &mut impl Draws) -> bool {
+        let new_game = self.episode.over;
+        if new_game {
+            self.restart(settings, draws);
+        } else if settings.noop_after_life {
+            // The next life begins with the next frame; until then its end is still shown.
+            let turn = self.turn(Press::NOOP, settings, draws);
+            self.draw(turn);
+        }
+        new_game
+    }
+
+    /// Starts a new game and plays what the settings ask for before the agent acts.
     fn restart(&mut self, settings: &Settings, draws: &mut impl Draws) {
         self.new_game();
         if settings.noop_max > 0 {
@@ -273,9 +311,10 @@ impl Running {
                 }
             }
         }
-        // What was gained before the agent acts is not its own.
+        // Points from before the agent acts are not its own.
         self.episode.score = 0.0;
         self.episode.over = false;
+        self.episode.presses_due = 0;
         self.episode.lives = self.ale.outcome().lives;
         self.episode.rewarded_at = self.ale.frame_numbers().1;
         self.draw(Turn {
@@ -289,7 +328,7 @@ impl Running {
         self.episode.rewarded_at = self.ale.frame_numbers().1;
     }
 
-    /// One frame, or two to four by chance.
+    /// One frame, or a random number from two to four.
     ///
     /// A frame that will be looked at is drawn on the way where that can be: `looked_at` says
     /// whether it is the last of a turn or the one before.
@@ -335,7 +374,7 @@ impl Running {
         frame >= settings.max_frames || settings.stuck_frames.is_some_and(|most| idle >= most)
     }
 
-    /// One choice, for as many frames as are skipped.
+    /// One action, for the frames of one step.
     fn turn(&mut self, press: Press, settings: &Settings, draws: &mut impl Draws) -> Turn {
         let skip = match settings.skip {
             Skip::Fixed(skip) => skip,
@@ -368,7 +407,7 @@ impl Running {
             }
         }
         turn.points = match settings.score_fixes {
-            true => corrected(self.ale.game(), turn.reward),
+            true => without_rollover(turn.reward),
             false => f64::from(turn.reward),
         };
         self.episode.score += turn.points;
@@ -376,8 +415,8 @@ impl Running {
         turn.truncated = self.truncated(settings);
         let ended = turn.terminated || turn.truncated;
         self.episode.over |= ended;
-        // A frame with which the game ends is not looked at any more, as in the reference: what
-        // is shown is the last picture, into which the frame before the end may have come.
+        // As in the reference, the frame with which the game ends is not shown: the last picture is
+        // shown again, with the frame before the end pooled into it if that was reached.
         turn.frames = match (ended, skip) {
             (false, 1) => Some(Frames::Last),
             (false, _) if drawn_in_a_row >= 2 => Some(Frames::LastTwoDrawn),
@@ -385,15 +424,16 @@ impl Running {
             (true, 2..) if played == skip => Some(Frames::ShownAndBefore),
             (true, _) => None,
         };
-        if settings.life_loss == LifeLoss::Continues {
+        if settings.life_loss != LifeLoss::Resets {
             let lives = self.ale.outcome().lives;
-            turn.terminated |= lives > 0 && lives < self.episode.lives;
+            turn.lost_life = lives > 0 && lives < self.episode.lives;
+            turn.terminated |= turn.lost_life && settings.life_loss == LifeLoss::Continues;
             self.episode.lives = lives;
         }
         turn
     }
 
-    /// Puts what a turn shows in the place of the oldest frame.
+    /// Replaces the oldest frame by what a turn shows.
     fn draw(&mut self, turn: Turn) {
         let episode = &mut self.episode;
         let length = self.picture.frame_len();
@@ -410,7 +450,7 @@ impl Running {
         episode.oldest = (episode.oldest + length) % episode.stack.len();
     }
 
-    /// Leaves only the latest frame.
+    /// Replaces all frames but the latest by zeros.
     fn empty_stack(&mut self) {
         let episode = &mut self.episode;
         let length = self.picture.frame_len();
@@ -423,7 +463,7 @@ impl Running {
         episode.oldest = 0;
     }
 
-    /// Puts the latest frame into all places.
+    /// Replaces all frames by the latest.
     fn fill_stack(&mut self) {
         let episode = &mut self.episode;
         let length = self.picture.frame_len();
@@ -435,21 +475,17 @@ impl Running {
     }
 }
 
-/// SABER's corrections: a score that runs over its last digit loses nothing by it, and Defender's
-/// points are counted by the hundred.
-fn corrected(game: &Game, reward: i32) -> f64 {
+/// The points of a turn in which the score may have rolled over from its largest value to 0, which
+/// the console reports as a large loss.
+fn without_rollover(reward: i32) -> f64 {
     let points = f64::from(reward);
-    if points < -900_000.0 {
-        return points + 10f64.powf(points.abs().log10().ceil());
-    }
-    match game.name {
-        "defender" if reward < 100 => 0.0,
-        "defender" => points / 100.0,
-        _ => points,
+    match points < -900_000.0 {
+        true => points + 10f64.powf(points.abs().log10().ceil()),
+        false => points,
     }
 }
 
-/// Where an environment takes its chance from: a generator, or in tests a record.
+/// Where an environment gets its random numbers: from a generator, or in tests from a recording.
 trait Draws {
     /// The seed of the sticky actions.
     fn seed(&mut self) -> u32;
@@ -457,7 +493,7 @@ trait Draws {
     /// How often something is done at the start: `least` to `most` times.
     fn times(&mut self, least: u32, most: u32) -> u32;
 
-    /// One of so many choices.
+    /// One of `count` choices.
     fn choice(&mut self, count: usize) -> usize;
 
     /// Frames of one step: 2, 3 or 4.
@@ -521,13 +557,22 @@ impl Env for AtariEnv {
         rng: &mut Rng,
         obs: ObsMut<'_>,
     ) -> Result<Step, EnvError> {
-        let press = self.presses[action.discrete(self.presses.len())?];
+        let chosen = self.presses[action.discrete(self.presses.len())?];
         let Some(running) = &mut self.running else {
             return Err(EnvError::Failed(
                 "it was not reset before its first step".into(),
             ));
         };
+        let due = running.episode.presses_due;
+        let press = match self.relaunch.len().checked_sub(due) {
+            Some(next) if due > 0 => self.relaunch[next],
+            _ => chosen,
+        };
+        running.episode.presses_due = due.saturating_sub(1);
         let turn = running.turn(press, &self.settings, rng);
+        if turn.lost_life && !turn.done() {
+            running.episode.presses_due = self.relaunch.len();
+        }
         running.draw(turn);
         self.write(obs);
         let reward = match self.settings.clip_rewards {
@@ -544,11 +589,9 @@ impl Env for AtariEnv {
 
     fn frame_stack(&self) -> Option<usize> {
         let settings = &self.settings;
-        let gray = matches!(
-            settings.observation,
-            Observation::Gray84 | Observation::Gray
-        );
-        (gray && settings.stack > 1).then_some(settings.stack)
+        // Frames in colour are three planes each, so that the first dimension does not count them.
+        let stacked = settings.observation != Observation::Rgb && settings.stack > 1;
+        stacked.then_some(settings.stack)
     }
 
     fn masks_actions(&self) -> bool {
@@ -570,6 +613,12 @@ impl Env for AtariEnv {
         true
     }
 
+    fn cut_off(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.episode.over = true;
+        }
+    }
+
     fn snapshot(&self) -> Option<Vec<u8>> {
         let running = self
             .running
@@ -580,7 +629,7 @@ impl Env for AtariEnv {
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), EnvError> {
         let saved: Saved = load(snapshot)?;
-        let game = self.game.name;
+        let (game, most_due) = (self.game.name, self.relaunch.len());
         let running = self.running()?;
         let length = running.picture.frame_len();
         let episode = &running.episode;
@@ -589,6 +638,7 @@ impl Env for AtariEnv {
             || saved.full.len() != running.picture.full().len()
             || saved.episode.oldest >= saved.episode.stack.len()
             || !saved.episode.oldest.is_multiple_of(length)
+            || saved.episode.presses_due > most_due
         {
             return Err(EnvError::Snapshot(format!(
                 "it is of {}, or of other options",

@@ -1,4 +1,4 @@
-//! What can be set about an Atari environment, and the presets of the field.
+//! The settings of an Atari environment, and the presets of the field.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,28 +7,29 @@ use starling_atari::games::Game;
 use super::ids::Version;
 use crate::{EnvError, EnvOptions};
 
-/// Settings that belong together, named after where they are in use.
+/// A set of settings, named after where it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AtariPreset {
     /// Gymnasium's `AtariPreprocessing` and `FrameStackObservation(4)`.
     #[default]
     Gymnasium,
-    /// What agents after Mnih et al. (2015) are trained with, as in the wrappers of OpenAI
-    /// Baselines: beside Gymnasium's it presses fire at the start, ends an episode with each
-    /// life (and goes on from there), clips rewards and has no sticky actions. The picture is
-    /// Gymnasium's.
+    /// What agents since Mnih et al. (2015) are trained with, as in the wrappers of OpenAI
+    /// Baselines: like Gymnasium's, but FIRE is pressed at the start of each life, an episode ends
+    /// with each life (and the next one continues the game), rewards are clipped, and there are no
+    /// sticky actions.
     Deepmind,
-    /// Facebook's `rela`: all 18 actions of which the game's own are legal, random ones of these
-    /// at the start, colours pooled before they are resized and become grey, fire at the start
-    /// of a life in Breakout only, episodes of one life, rewards clipped, no sticky actions.
+    /// Facebook's `rela`: all 18 actions, of which the game's own are legal; random legal actions
+    /// at the start; frames pooled in colour, then resized, then converted to grey; FIRE at the
+    /// start of each life in Breakout only; episodes of one life, clipped rewards, no sticky
+    /// actions.
     Rela,
     /// The library `rlpyt`: pictures of 104×80, a history of zeros at the start, episodes of one
-    /// life, rewards clipped, no sticky actions.
+    /// life, clipped rewards, no sticky actions.
     Rlpyt,
     /// The protocol SABER of Toromanoff et al. (2019), as in its authors' Rainbow-IQN: all 18
-    /// actions, sticky, no no-ops, a history of zeros at the start, rewards clipped, games of up
-    /// to 100 hours that are cut off after 5 minutes without a reward, scores corrected.
+    /// actions, sticky actions, no no-ops, a history of zeros at the start, clipped rewards, games
+    /// of up to 100 hours that are truncated after 5 minutes without a reward, `score_fixes`.
     Saber,
 }
 
@@ -39,10 +40,10 @@ pub enum Observation {
     /// The picture in grey, resized to 84×84: `[stack, 84, 84]`.
     #[default]
     Gray84,
-    /// The picture in grey, but for its first and last row, resized to half its size (rlpyt's):
+    /// The picture in grey without its first and last row, resized to half its size (rlpyt's):
     /// `[stack, 104, 80]`.
     Gray104,
-    /// The picture in grey as it is: `[stack, height, 160]`.
+    /// The picture in grey, not resized: `[stack, height, 160]`.
     Gray,
     /// The picture in colour, three planes per frame: `[3 stack, height, 160]`.
     Rgb,
@@ -50,7 +51,7 @@ pub enum Observation {
     Ram,
 }
 
-/// How a picture becomes a square of 84×84.
+/// How a picture is resized to 84×84.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resize {
@@ -58,11 +59,11 @@ pub enum Resize {
     /// `INTER_AREA`).
     #[default]
     Area,
-    /// Between the nearest pixels, each frame by itself before the maximum is taken (OpenCV's
+    /// Bilinear interpolation of each frame, before the maximum of two is taken (OpenCV's
     /// `INTER_LINEAR`).
     Bilinear,
-    /// Between the nearest pixels with the corners kept, of the maximum of two frames in colour,
-    /// which becomes grey only then (rela's, PyTorch's `align_corners`).
+    /// Bilinear interpolation with aligned corners (PyTorch's `align_corners`) of the maximum of
+    /// two frames in colour, converted to grey afterwards (rela's).
     Aligned,
 }
 
@@ -70,12 +71,12 @@ pub enum Resize {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
-    /// Nothing, 1 to `noop_max` times, a frame each.
+    /// 1 to `noop_max` no-ops of one frame each.
     #[default]
     Noops,
-    /// Nothing, 0 to `noop_max` times, a frame each.
+    /// 0 to `noop_max` no-ops of one frame each.
     NoopsOrNone,
-    /// Random actions that do something in the game, 0 to `noop_max` times, a step each.
+    /// 0 to `noop_max` random actions of the game's minimal set, a step each.
     RandomActions,
 }
 
@@ -83,10 +84,10 @@ pub enum Start {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum History {
-    /// The first frame.
+    /// The first frame, repeated.
     #[default]
     Repeated,
-    /// Nothing: all zeros.
+    /// Zeros.
     Zeros,
 }
 
@@ -94,12 +95,12 @@ pub enum History {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActionSet {
-    /// Those that do something in the game.
+    /// The game's minimal set: those that have an effect in it.
     #[default]
     Minimal,
     /// All 18.
     Full,
-    /// All 18, of which only those are legal that do something in the game.
+    /// All 18, of which only the game's minimal set is legal.
     Masked,
 }
 
@@ -110,10 +111,10 @@ pub enum LifeLoss {
     /// Nothing.
     #[default]
     Ignored,
-    /// It ends the episode, and the next one starts the game anew (Gymnasium's
+    /// It ends the episode, and the next one starts a new game (Gymnasium's
     /// `terminal_on_life_loss`).
     Resets,
-    /// It ends the episode, and the next one goes on with the lives that are left (OpenAI
+    /// It ends the episode, and the next one continues with the lives that are left (OpenAI
     /// Baselines' `EpisodicLifeEnv`).
     Continues,
 }
@@ -140,15 +141,15 @@ pub(super) const NAMES: &[&str] = &[
     "difficulty",
 ];
 
-/// Frames of an hour.
+/// Frames per hour.
 const HOUR: u64 = 60 * 60 * 60;
 
-/// How many frames pass per step of the environment within.
+/// Frames per step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Skip {
-    /// Always so many, the picture being the maximum of the last two.
+    /// A fixed number; the picture is the maximum of the last two.
     Fixed(u32),
-    /// Two to four by chance, the picture being the last one (`Pong-v4`).
+    /// A random number from 2 to 4; the picture is the last one (`Pong-v4`).
     Random,
 }
 
@@ -165,10 +166,10 @@ pub(super) struct Settings {
     pub(super) noop_max: u32,
     pub(super) history: History,
     pub(super) fire_reset: bool,
-    /// Whether fire is followed by the third action.
+    /// Whether FIRE is followed by the third action.
     pub(super) third_after_fire: bool,
     pub(super) life_loss: LifeLoss,
-    /// Whether an episode that goes on with the next life starts with a step of nothing.
+    /// Whether the next life starts with a no-op.
     pub(super) noop_after_life: bool,
     pub(super) clip_rewards: bool,
     pub(super) score_fixes: bool,
@@ -179,8 +180,8 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// What the id, the preset and the options come to; options go before presets, and presets
-    /// before what the id says.
+    /// Combines the id, the preset and the options: options override presets, and presets override
+    /// what the id says.
     pub(super) fn new(
         game: &Game,
         version: Version,

@@ -19,7 +19,7 @@ const HALF: (usize, usize) = (80, 104);
 
 /// One frame as an observation shows it, and the full-size picture that it was made from.
 ///
-/// The full-size picture is kept, for at the end of a game the reference shows it once more.
+/// The full-size picture is kept, because at the end of a game the reference shows it again.
 pub(super) struct Picture {
     kind: Observation,
     height: usize,
@@ -121,7 +121,7 @@ impl Picture {
         &self.full
     }
 
-    /// Puts a picture back that [`full`](Picture::full) gave.
+    /// Restores a picture that [`full`](Picture::full) gave.
     pub(super) fn set_full(&mut self, full: Vec<u8>) {
         self.full = full;
     }
@@ -131,7 +131,7 @@ impl Picture {
         matches!(self.way, Way::Area(_))
     }
 
-    /// Plays a frame and draws it, as the last one or the one before it. Says also whether it
+    /// Plays a frame and draws it, as the last one or the one before it. Also returns whether it
     /// could be drawn.
     pub(super) fn play(&self, ale: &mut Ale, press: Press, last: bool) -> (Outcome, bool) {
         SCRATCH.with_borrow_mut(|(other, indices)| {
@@ -142,7 +142,7 @@ impl Picture {
     }
 
     /// Draws frames and writes what an observation shows of them. `out` holds what was written
-    /// last: where pictures are resized by area, only rows that change are made anew.
+    /// last: where pictures are resized by area, only rows that change are resized.
     pub(super) fn draw(&mut self, ale: &Ale, frames: Frames, out: &mut [u8]) {
         let console = ale.console();
         let pixels = self.height * WIDTH;
@@ -234,7 +234,7 @@ impl Picture {
     }
 }
 
-/// The shape of a stack of frames of a picture with so many rows.
+/// The shape of a stack of frames of a picture with `height` rows.
 pub(super) fn shape(kind: Observation, stack: usize, height: usize) -> Vec<usize> {
     match kind {
         Observation::Gray84 => vec![stack, SIDE, SIDE],

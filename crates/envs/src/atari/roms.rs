@@ -1,9 +1,11 @@
-//! Where the games' cartridges are found on this machine.
+//! Where the games' ROMs are on this machine.
 //!
-//! This program brings no cartridges: `starling roms` puts them into the user's cache. Every file
-//! is checked against the md5 in the table of games before it is played.
+//! This program contains no ROMs: `starling roms` puts them into the user's cache. Every file is
+//! checked against the md5 in the table of games before it is played.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +13,7 @@ use starling_atari::ale::{Ale, AleError};
 use starling_atari::cartridge::{Rom, RomError};
 use starling_atari::games::{self, Game};
 
-/// Why a game's cartridge cannot be played.
+/// Why a game's ROM cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RomsError {
     /// There is none in any of the folders.
@@ -49,7 +51,7 @@ pub enum RomsError {
         /// What went wrong.
         cause: std::io::Error,
     },
-    /// The file is no cartridge at all.
+    /// The file is not a ROM.
     #[error("{}: {cause}", path.display())]
     Cartridge {
         /// The file.
@@ -60,12 +62,12 @@ pub enum RomsError {
     /// Neither `STARLING_ROMS` nor a home folder is known.
     #[error("there is no folder for ROMs: set STARLING_ROMS, XDG_CACHE_HOME or HOME")]
     NoFolder,
-    /// The console refuses it.
+    /// The console cannot play it.
     #[error(transparent)]
     Console(#[from] AleError),
 }
 
-/// Where cartridges are looked for: `STARLING_ROMS` if it is set, else the user's cache.
+/// Where ROMs are looked for: `STARLING_ROMS` if it is set, then the user's cache.
 pub fn folders() -> Vec<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let own = set("STARLING_ROMS").map(PathBuf::from);
@@ -88,8 +90,8 @@ pub fn found() -> Vec<(&'static Game, PathBuf)> {
         .collect()
 }
 
-/// Copies every known cartridge of a folder, whatever its file is called, into the first of the
-/// [`folders`]. Says for which games there was one, and where they are now.
+/// Copies every known ROM in a folder, whatever its file is called, into the first of the
+/// [`folders`]. Returns the games found and the folder they are in now.
 ///
 /// # Errors
 /// When a folder or file cannot be read or written.
@@ -106,14 +108,15 @@ pub fn install(from: &Path) -> Result<(Vec<&'static Game>, PathBuf), RomsError> 
         if !path.is_file() {
             continue;
         }
-        let bytes = std::fs::read(&path).map_err(failed(&path))?;
-        // A file of another size is no cartridge, and none of our business.
-        let Ok(rom) = Rom::new(&bytes) else { continue };
+        // A file that is not a ROM is left alone.
+        let Ok((rom, bytes)) = read(&path).map_err(failed(&path))? else {
+            continue;
+        };
         let Some(game) = games::by_md5(rom.md5()) else {
             continue;
         };
         let target = folder.join(file_name(game));
-        // Written beside and renamed: others may be reading.
+        // Written to a temporary file and renamed: other processes may be reading.
         let beside = folder.join(format!("{}.{}", game.name, std::process::id()));
         std::fs::write(&beside, &bytes).map_err(failed(&beside))?;
         std::fs::rename(&beside, &target).map_err(failed(&target))?;
@@ -124,7 +127,7 @@ pub fn install(from: &Path) -> Result<(Vec<&'static Game>, PathBuf), RomsError> 
     Ok((games, folder))
 }
 
-/// Reads a game's cartridge.
+/// Reads a game's ROM.
 ///
 /// # Errors
 /// When there is none, or it is not this game's.
@@ -133,11 +136,11 @@ pub fn load(game: &'static Game) -> Result<Arc<Rom>, RomsError> {
         game: game.name,
         folders: folders(),
     })?;
-    let bytes = std::fs::read(&path).map_err(|cause| RomsError::File {
+    let read = read(&path).map_err(|cause| RomsError::File {
         path: path.clone(),
         cause,
     })?;
-    let rom = Rom::new(&bytes).map_err(|cause| RomsError::Cartridge {
+    let (rom, _) = read.map_err(|cause| RomsError::Cartridge {
         path: path.clone(),
         cause,
     })?;
@@ -152,9 +155,24 @@ pub fn load(game: &'static Game) -> Result<Arc<Rom>, RomsError> {
     Ok(Arc::new(rom))
 }
 
-/// A console that has just been switched on with a game's cartridge in it.
+/// Reads a file and takes it for a ROM. A file that is too large for one is not read.
+pub(super) fn read(path: &Path) -> std::io::Result<Result<(Rom, Vec<u8>), RomError>> {
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len();
+    if size > Rom::MAX_BYTES as u64 {
+        return Ok(Err(RomError::Size(size)));
+    }
+    let mut bytes = Vec::new();
+    // The file may have grown since.
+    file.by_ref()
+        .take(Rom::MAX_BYTES as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    Ok(Rom::new(&bytes).map(|rom| (rom, bytes)))
+}
+
+/// A console that has just been switched on with a game's ROM.
 ///
-/// Switching on takes some 200 frames, so that it is done once per game and then copied.
+/// Switching on takes about 200 frames, so it is done once per game and then copied.
 pub(super) fn console(game: &'static Game) -> Result<Ale, RomsError> {
     static CONSOLES: Mutex<Option<HashMap<&'static str, Ale>>> = Mutex::new(None);
     let mut consoles = CONSOLES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -76,7 +76,7 @@ const ATARI57: [&str; 57] = [
     "zaxxon",
 ];
 
-/// SABER's games beside those.
+/// SABER's other games.
 const MORE: [&str; 5] = [
     "air_raid",
     "carnival",

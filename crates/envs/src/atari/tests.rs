@@ -1,7 +1,5 @@
 //! Options, errors and snapshots.
 
-use std::io::Write as _;
-
 use rand::RngExt as _;
 use starling_atari::games;
 use starling_tree::{Array, Tree};
@@ -9,17 +7,19 @@ use starling_tree::{Array, Tree};
 use super::*;
 use crate::{registry, stream};
 
-/// Whether these games can be played here. Says so, past the test harness, where they cannot.
-pub(super) fn roms_are_there(games: &[&'static str]) -> bool {
+/// Whether these games can be played here. If not, the test is skipped.
+pub(super) fn has_roms(test: &str, games: &[&'static str]) -> bool {
     let missing: Vec<&str> = games
         .iter()
         .filter(|name| !roms::is_there(games::by_name(name).unwrap()))
         .copied()
         .collect();
     if !missing.is_empty() {
-        let missing = missing.join(", ");
-        let line = format!("SKIPPED: no ROM of {missing} (./starling roms fetches them)\n");
-        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        let why = format!(
+            "no ROM of {}; `./starling roms` fetches them",
+            missing.join(", ")
+        );
+        starling_testing::skip("roms", test, &why);
     }
     missing.is_empty()
 }
@@ -123,19 +123,217 @@ fn presets_show_what_their_systems_do() {
 }
 
 #[test]
-fn scores_are_corrected() {
-    let [pong, defender] = ["pong", "defender"].map(|name| games::by_name(name).unwrap());
-    assert_eq!(corrected(pong, -21), -21.0);
-    assert_eq!(corrected(pong, -999_990), 10.0);
-    assert_eq!(corrected(pong, -9_999_900), 100.0);
-    assert_eq!(corrected(defender, 99), 0.0);
-    assert_eq!(corrected(defender, 150), 1.5);
-    assert_eq!(corrected(defender, -999_000), 1000.0);
+fn a_score_that_rolls_over_loses_nothing() {
+    assert_eq!(without_rollover(-21), -21.0);
+    assert_eq!(without_rollover(150), 150.0);
+    assert_eq!(without_rollover(-999_990), 10.0);
+    assert_eq!(without_rollover(-9_999_900), 100.0);
+}
+
+/// The tables of human and random scores have Defender's own points: random play gains thousands.
+#[test]
+fn defender_under_saber_counts_its_own_points() {
+    if !has_roms("defender_under_saber_counts_its_own_points", &["defender"]) {
+        return;
+    }
+    let (game, version) = parse("ALE/Defender-v5").unwrap();
+    let options: EnvOptions = serde_json::from_str(r#"{"preset": "saber"}"#).unwrap();
+    let mut env = AtariEnv::new(game, version, &options.for_evaluation()).unwrap();
+    let mut rng = stream(4, "test", 0);
+    let mut row = row_of(&env);
+    env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+    let mut rewards = 0.0;
+    loop {
+        let action = Action::Discrete(rng.random_range(0..18));
+        let step = env.step(action, &mut rng, ObsMut::at(&mut row, &[]));
+        let step = step.unwrap();
+        rewards += f64::from(step.reward);
+        if step.done() {
+            break;
+        }
+    }
+    assert!(rewards >= 500.0, "{rewards}");
+    assert_eq!(env.game_score(), Some(rewards));
+}
+
+#[test]
+fn stacks_are_known_as_such() {
+    let stack = |options: &str| make("ALE/Pong-v5", options).unwrap().frame_stack();
+    assert_eq!(stack("{}"), Some(4));
+    assert_eq!(stack(r#"{"preset": "rlpyt"}"#), Some(4));
+    assert_eq!(stack(r#"{"preset": "saber", "stack": 2}"#), Some(2));
+    assert_eq!(stack(r#"{"observation": "ram"}"#), Some(4));
+    assert_eq!(stack(r#"{"observation": "ram", "stack": 1}"#), None);
+}
+
+/// What `frame_stack` promises, also across lost lives and the presses after them.
+#[test]
+fn a_stack_moves_by_one_frame_with_every_step() {
+    if !has_roms("a_stack_moves_by_one_frame_with_every_step", &["breakout"]) {
+        return;
+    }
+    for options in [
+        r#"{"preset": "deepmind"}"#,
+        r#"{"preset": "deepmind", "life_loss": "ignored"}"#,
+        r#"{"preset": "rela"}"#,
+        r#"{"preset": "rlpyt"}"#,
+        r#"{"preset": "saber", "fire_reset": true}"#,
+        r#"{"observation": "ram", "stack": 3, "life_loss": "continues"}"#,
+        r#"{"observation": "gray", "stack": 2, "life_loss": "resets"}"#,
+    ] {
+        let mut env = make("ALE/Breakout-v5", options).unwrap();
+        let stack = env.frame_stack().expect(options);
+        let mut rng = stream(6, "test", 0);
+        let mut row = row_of(&*env);
+        env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+        let mut shown = ObsMut::at(&mut row, &[]).as_mut_slice::<u8>().to_vec();
+        let mut ends = 0;
+        for (obs, step) in play(&mut *env, &mut rng, 400) {
+            let frame = obs.len() / stack;
+            // What follows an end is the step after a reset, which this does not see.
+            if !shown.is_empty() {
+                assert!(obs[..obs.len() - frame] == shown[frame..], "{options}");
+            }
+            ends += usize::from(step.done());
+            shown = if step.done() { Vec::new() } else { obs };
+        }
+        assert!(ends > 0, "{options}");
+    }
+}
+
+/// Evaluation plays the game that training plays; only how it is cut into episodes differs.
+#[test]
+fn evaluation_presses_fire_after_a_lost_life_as_training_does() {
+    let test = "evaluation_presses_fire_after_a_lost_life_as_training_does";
+    if !has_roms(test, &["breakout", "assault"]) {
+        return;
+    }
+    let mut total = 0.0;
+    // The agent never presses FIRE itself.
+    for (id, options, moves) in [
+        (
+            "BreakoutNoFrameskip-v4",
+            r#"{"preset": "deepmind"}"#,
+            [0, 2, 3],
+        ),
+        ("BreakoutNoFrameskip-v4", r#"{"preset": "rela"}"#, [0, 3, 4]),
+        (
+            "AssaultNoFrameskip-v4",
+            r#"{"preset": "deepmind"}"#,
+            [0, 3, 4],
+        ),
+    ] {
+        let options: EnvOptions = serde_json::from_str(options).unwrap();
+        let (game, version) = parse(id).unwrap();
+        let judged_options = options.for_evaluation();
+        let mut trained = AtariEnv::new(game, version, &options).unwrap();
+        let mut judged = AtariEnv::new(game, version, &judged_options).unwrap();
+        let (mut row, mut rng) = (row_of(&trained), stream(12, "test", 0));
+        let mut same_rng = rng.clone();
+        trained.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+        judged
+            .reset(&mut same_rng, ObsMut::at(&mut row, &[]))
+            .unwrap();
+        let mut agent = stream(12, "agent", 0);
+        let (mut points, mut lives_lost) = (0.0, 0);
+        let score = loop {
+            let ram = |env: &AtariEnv| *env.console().unwrap().console().ram();
+            assert!(
+                ram(&trained) == ram(&judged),
+                "{id} after {lives_lost} lives"
+            );
+            let action = Action::Discrete(moves[agent.random_range(0..3)]);
+            let trains = trained.step(action, &mut rng, ObsMut::at(&mut row, &[]));
+            let step = judged.step(action, &mut same_rng, ObsMut::at(&mut row, &[]));
+            let step = step.unwrap();
+            points += f64::from(step.reward);
+            if !trains.unwrap().done() {
+                assert!(!step.done());
+                continue;
+            }
+            if step.done() {
+                break judged.game_score();
+            }
+            lives_lost += 1;
+            trained.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+            // What is still to be pressed is part of a snapshot.
+            let saved = judged.snapshot().unwrap();
+            judged = AtariEnv::new(game, version, &judged_options).unwrap();
+            judged.restore(&saved).unwrap();
+            for _ in 0..judged.relaunch.len() {
+                let ignored = Action::Discrete(moves[agent.random_range(0..3)]);
+                let step = judged.step(ignored, &mut same_rng, ObsMut::at(&mut row, &[]));
+                let step = step.unwrap();
+                assert!(!step.done());
+                points += f64::from(step.reward);
+            }
+        };
+        assert!(lives_lost >= 3, "{id}: {lives_lost}");
+        total += points;
+        // One score, of the whole game and unclipped.
+        assert_eq!(
+            (score, trained.game_score()),
+            (Some(points), Some(points)),
+            "{id}"
+        );
+    }
+    assert!(total > 0.0, "there are points to compare");
+}
+
+/// As in Baselines, where `FireResetEnv` then continues with the next life.
+#[test]
+fn a_life_lost_while_fire_is_pressed_does_not_end_the_game() {
+    let test = "a_life_lost_while_fire_is_pressed_does_not_end_the_game";
+    if !has_roms(test, &["breakout"]) {
+        return;
+    }
+    // A ball that nobody plays is lost after 97 frames.
+    let options = r#"{"preset": "deepmind", "frame_skip": 97, "noop_max": 0}"#;
+    let (game, version) = parse("BreakoutNoFrameskip-v4").unwrap();
+    let options = serde_json::from_str(options).unwrap();
+    let mut env = AtariEnv::new(game, version, &options).unwrap();
+    let (mut row, mut rng) = (row_of(&env), stream(3, "test", 0));
+    env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+    let lives = |env: &AtariEnv| env.console().unwrap().outcome().lives;
+    assert_eq!(lives(&env), 4);
+    // Where the last life is lost so, a new game starts.
+    let games = (0..6).map(|_| {
+        env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+        lives(&env)
+    });
+    assert_eq!(games.collect::<Vec<_>>(), [3, 2, 1, 5, 4, 3]);
+}
+
+#[test]
+fn a_time_limit_ends_a_game_of_several_lives() {
+    if !has_roms("a_time_limit_ends_a_game_of_several_lives", &["breakout"]) {
+        return;
+    }
+    let options = r#"{"observation": "ram", "stack": 1, "life_loss": "continues", "noop_max": 0,
+        "max_episode_steps": 15}"#;
+    let mut env = make("BreakoutNoFrameskip-v4", options).unwrap();
+    let (mut row, mut rng) = (row_of(&*env), stream(3, "test", 0));
+    let mut starts = Vec::new();
+    for _ in 0..3 {
+        env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
+        starts.push(ObsMut::at(&mut row, &[]).as_mut_slice::<u8>().to_vec());
+        let mut rewards = 0.0;
+        for t in 1..=15 {
+            let action = Action::Discrete(if t == 1 { 1 } else { 2 });
+            let step = env
+                .step(action, &mut rng, ObsMut::at(&mut row, &[]))
+                .unwrap();
+            rewards += f64::from(step.reward);
+            assert_eq!((step.truncated, step.terminated), (t == 15, false));
+            assert_eq!(env.game_score(), (t == 15).then_some(rewards));
+        }
+    }
+    assert!(starts.windows(2).all(|pair| pair[0] == pair[1]));
 }
 
 #[test]
 fn older_frames_are_zeros_where_they_should_be() {
-    if !roms_are_there(&["breakout"]) {
+    if !has_roms("older_frames_are_zeros_where_they_should_be", &["breakout"]) {
         return;
     }
     for (preset, repeated) in [
@@ -163,7 +361,7 @@ fn older_frames_are_zeros_where_they_should_be() {
 
 #[test]
 fn a_game_s_points_are_told_when_it_ends() {
-    if !roms_are_there(&["breakout"]) {
+    if !has_roms("a_game_s_points_are_told_when_it_ends", &["breakout"]) {
         return;
     }
     let points = |options: &str| -> Vec<(bool, Option<f64>, f32)> {
@@ -202,7 +400,7 @@ fn a_game_s_points_are_told_when_it_ends() {
 
 #[test]
 fn the_checker_finds_nothing() {
-    if !roms_are_there(&["seaquest"]) {
+    if !has_roms("the_checker_finds_nothing", &["seaquest"]) {
         return;
     }
     let spec = registry::find("ALE/Seaquest-v5").unwrap();
@@ -223,9 +421,31 @@ fn a_missing_rom_names_the_command() {
     );
 }
 
+/// A file of a terabyte (of which nothing is on the disk) would not fit into memory.
+#[test]
+fn a_file_that_is_too_large_for_a_rom_is_not_read() {
+    let name = format!("starling-rom-{}.bin", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let file = std::fs::File::create(&path).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let large = roms::read(&path);
+    file.set_len(4096).unwrap();
+    let small = roms::read(&path);
+    std::fs::remove_file(&path).unwrap();
+    let error = large.unwrap().unwrap_err().to_string();
+    assert!(
+        error.contains("1099511627776 bytes is not a ROM"),
+        "{error}"
+    );
+    assert_eq!(small.unwrap().unwrap().1.len(), 4096);
+}
+
 #[test]
 fn every_kind_of_observation_continues_from_a_snapshot() {
-    if !roms_are_there(&["breakout", "pitfall2", "seaquest"]) {
+    if !has_roms(
+        "every_kind_of_observation_continues_from_a_snapshot",
+        &["breakout", "pitfall2", "seaquest"],
+    ) {
         return;
     }
     for (id, options) in [
@@ -250,19 +470,19 @@ fn every_kind_of_observation_continues_from_a_snapshot() {
         env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
         for steps in [3, 150, 40] {
             play(&mut *env, &mut rng, steps);
-            let (saved, chance) = (env.snapshot().unwrap(), rng.clone());
+            let (saved, then) = (env.snapshot().unwrap(), rng.clone());
             let wanted = play(&mut *env, &mut rng, 120);
             let mut other = make(id, options).unwrap();
             other.restore(&saved).unwrap();
             assert!(other.snapshot().unwrap() == saved, "{id} {options}");
             assert!(
-                play(&mut *other, &mut chance.clone(), 120) == wanted,
+                play(&mut *other, &mut then.clone(), 120) == wanted,
                 "{id} {options}"
             );
             // Also into one that has played something else.
             env.restore(&saved).unwrap();
             assert!(
-                play(&mut *env, &mut chance.clone(), 120) == wanted,
+                play(&mut *env, &mut then.clone(), 120) == wanted,
                 "{id} {options}"
             );
         }
@@ -271,7 +491,7 @@ fn every_kind_of_observation_continues_from_a_snapshot() {
 
 #[test]
 fn snapshots_of_others_are_refused() {
-    if !roms_are_there(&["breakout", "pong"]) {
+    if !has_roms("snapshots_of_others_are_refused", &["breakout", "pong"]) {
         return;
     }
     let mut pong = make("ALE/Pong-v5", "{}").unwrap();
@@ -299,7 +519,7 @@ fn snapshots_of_others_are_refused() {
 
 #[test]
 fn lives_end_episodes_as_the_options_say() {
-    if !roms_are_there(&["breakout"]) {
+    if !has_roms("lives_end_episodes_as_the_options_say", &["breakout"]) {
         return;
     }
     let lives = |options: &str| -> Vec<u8> {
@@ -332,7 +552,7 @@ fn lives_end_episodes_as_the_options_say() {
 
 #[test]
 fn games_are_cut_off() {
-    if !roms_are_there(&["freeway"]) {
+    if !has_roms("games_are_cut_off", &["freeway"]) {
         return;
     }
     for (options, wanted) in [

@@ -1,6 +1,6 @@
 //! A checker for people who write their own environments.
 //!
-//! Read first: [`check`] (what is tried), [`Report`] (what came of it).
+//! Read first: [`check`] (what is checked), [`Report`] (what was found).
 
 mod stage;
 #[cfg(test)]
@@ -18,9 +18,9 @@ use crate::{Action, Bounds, Env, EnvError, ObsMut, Rng, Space, Step, stream};
 pub struct Report {
     /// Everything that is wrong, in the order in which it was found.
     pub findings: Vec<Finding>,
-    /// Steps that were tried.
+    /// Steps taken.
     pub steps: u64,
-    /// Episodes that came to an end meanwhile.
+    /// Episodes that ended in these steps.
     pub episodes: u64,
     /// Steps per second of one core, without the checks; 0 if it could not be measured.
     pub steps_per_second: f64,
@@ -45,14 +45,14 @@ pub struct Finding {
     pub remedy: String,
 }
 
-/// Plays `steps` random steps in an environment and looks for what would trouble a learner.
+/// Takes `steps` random steps in an environment and looks for what would make learning fail.
 ///
-/// Checked are: that the spaces make sense; that observations lie within theirs, and that every
-/// element is written every time; that two new environments with equal generators have equal
-/// courses, over several episodes; that a restored snapshot goes on equally, in the same
-/// environment and in a new one; that some action is always legal; that actions outside the space
-/// are refused; that rewards are finite; that episodes end and can be followed by others. A
-/// panic is a finding like any other.
+/// Checked are: that the spaces make sense; that observations are finite and within their space,
+/// and that every element is written every time; that two new environments with equal generators
+/// do the same, over several episodes; that a restored snapshot continues in the same way, in the
+/// same environment and in a new one; that at least one action is always legal; that actions
+/// outside the space are refused; that rewards and game scores are finite; that episodes end and
+/// new ones can start. A panic is a finding like any other.
 pub fn check(make: Make<'_>, seed: u64, steps: u64) -> Report {
     let mut check = Check {
         report: Report::default(),
@@ -62,7 +62,7 @@ pub fn check(make: Make<'_>, seed: u64, steps: u64) -> Report {
     if let Err(panic) = outcome {
         check.report.find(
             format!("it panicked: {}", message_of(&*panic)),
-            "an environment returns an EnvError where it cannot go on",
+            "return an EnvError where the environment cannot continue",
         );
     }
     check.report
@@ -74,15 +74,15 @@ pub type Make<'a> = &'a mut dyn FnMut() -> Result<Box<dyn Env>, EnvError>;
 /// Longest time that the measurement of speed takes.
 const MEASURE: Duration = Duration::from_millis(200);
 
-/// Steps that two courses are compared over: a prime, so that what repeats itself is not met at
-/// the same place again.
+/// Steps over which two courses are compared: a prime, so that it is no multiple of a period of
+/// the environment.
 const COMPARED: u64 = 211;
 
-/// How often two courses are reset, beside the ends of their episodes.
+/// How often two courses are reset, besides the ends of their episodes.
 const EPISODES: usize = 3;
 
 impl Report {
-    /// Adds a finding, unless the same is known already.
+    /// Adds a finding, unless it is known already.
     fn find(&mut self, problem: impl Into<String>, remedy: &str) {
         let finding = Finding {
             problem: problem.into(),
@@ -126,13 +126,13 @@ impl Check {
         if let Err(error) = &made {
             self.report.find(
                 format!("it could not be made: {error}"),
-                "any number of environments can be made, one after the other",
+                "it must be possible to make any number of environments",
             );
         }
         made.ok()
     }
 
-    /// Whether the spaces make sense; nothing else can be tried if not.
+    /// Whether the spaces make sense; nothing else can be checked if not.
     fn spaces(&mut self, env: &dyn Env, stage: &Stage) -> bool {
         let before = self.report.findings.len();
         for (name, space) in [
@@ -152,9 +152,9 @@ impl Check {
 
     fn space(&mut self, name: &str, space: &Space) {
         let bad = match space {
-            Space::Discrete { n } => (*n == 0).then(|| "has no choice".to_owned()),
+            Space::Discrete { n } => (*n == 0).then(|| "has no choices".to_owned()),
             Space::MultiDiscrete { choices } => (choices.is_empty() || choices.contains(&0))
-                .then(|| format!("has a component without a choice: {choices:?}")),
+                .then(|| format!("has a component without choices: {choices:?}")),
             Space::Box { shape, bounds, .. } => {
                 let elements: usize = shape.iter().product();
                 let given = match bounds {
@@ -163,9 +163,11 @@ impl Check {
                     Bounds::PerElement { .. } => usize::MAX,
                 };
                 if elements == 0 {
-                    Some(format!("has no element: its shape is {shape:?}"))
+                    Some(format!("has no elements: its shape is {shape:?}"))
                 } else if given != elements {
-                    Some(format!("has not one bound for each of {elements} elements"))
+                    Some(format!(
+                        "does not have one pair of bounds for each of its {elements} elements"
+                    ))
                 } else {
                     let bounds = (0..elements).map(|i| bounds.of(i));
                     let mut wrong =
@@ -179,7 +181,7 @@ impl Check {
                 for (part, space) in parts {
                     self.space(&format!("{name} '{part}'"), space);
                 }
-                parts.is_empty().then(|| "has no part".to_owned())
+                parts.is_empty().then(|| "has no parts".to_owned())
             }
         };
         if let Some(bad) = bad {
@@ -190,7 +192,7 @@ impl Check {
         }
     }
 
-    /// Plays at random; returns whether the environment could be played at all.
+    /// Takes random steps; returns whether the environment could be played at all.
     fn play(&mut self, env: &mut dyn Env, stage: &mut Stage, steps: u64) -> bool {
         let mut rng = stream(self.seed, "check", 0);
         if !self.reset(env, stage, &mut rng) {
@@ -206,7 +208,7 @@ impl Check {
                 Err(error) => {
                     self.report.find(
                         format!("step() failed after {} steps: {error}", self.report.steps),
-                        "accept every action of the action space that is legal",
+                        "step() must accept every legal action of the action space",
                     );
                     return false;
                 }
@@ -216,11 +218,17 @@ impl Check {
             if !step.reward.is_finite() {
                 self.report.find(
                     format!("a reward is {}", step.reward),
-                    "rewards are finite numbers: look for a division by zero or an overflow",
+                    "rewards must be finite: look for a division by zero or an overflow",
                 );
             }
             if step.done() {
                 self.report.episodes += 1;
+                if let Some(score) = env.game_score().filter(|score| !score.is_finite()) {
+                    self.report.find(
+                        format!("a game score is {score}"),
+                        "game_score() must be finite: look for a division by zero or an overflow",
+                    );
+                }
                 if !self.reset(env, stage, &mut rng) {
                     return false;
                 }
@@ -229,7 +237,7 @@ impl Check {
         if self.report.episodes == 0 && steps >= 10_000 {
             self.report.find(
                 format!("no episode ended in {steps} random steps"),
-                "if episodes are endless, give the environment a limit: max_episode_steps, or TimeLimit",
+                "if episodes can be endless, limit them: max_episode_steps, or TimeLimit",
             );
         }
         true
@@ -239,7 +247,7 @@ impl Check {
         if let Err(error) = stage.reset(env, rng) {
             self.report.find(
                 format!("reset() failed: {error}"),
-                "an environment can be reset at any time",
+                "it must be possible to reset an environment at any time",
             );
             return false;
         }
@@ -259,15 +267,15 @@ impl Check {
         for problem in problems {
             self.report.find(
                 format!("after {after}() the observation{problem}"),
-                "write what observation_space() promises, or widen its bounds",
+                "write finite numbers within observation_space(), or widen its bounds",
             );
         }
-        // Row 1 was filled with one pattern and row 2 with another before both were written; an
-        // element that still differs was left as it was.
+        // Before both were written, rows 1 and 2 were filled with different patterns: an element
+        // that still holds them was not written.
         if stage.left_unwritten() {
             self.report.find(
                 format!("{after}() does not write the whole observation"),
-                "write every element every time: the row holds what was there before",
+                "write every element every time: the row holds old data",
             );
         }
     }
@@ -285,25 +293,25 @@ impl Check {
         if odd {
             self.report.find(
                 "legal_actions() leaves flags that are neither 0 nor 1",
-                "write 1 for each legal action and 0 for each other one",
+                "write 1 for each legal action and 0 for all others",
             );
         }
         if none {
             self.report.find(
-                "no action is legal although the episode goes on",
+                "no action is legal although the episode continues",
                 "end the episode, or leave at least one action legal",
             );
         }
         !odd && !none
     }
 
-    /// Two new environments with equal generators must have equal courses.
+    /// Two new environments with equal generators must do the same.
     fn determinism(&mut self, env: &mut dyn Env, other: &mut dyn Env) {
         let (first, second) = (self.course(env), self.course(other));
         if let Some(t) = differ(&first, &second) {
             self.report.find(
                 format!("equal generators give different episodes, from step {t} on"),
-                "take all chance from the generator that is passed in",
+                "take all random numbers from the generator that is passed in",
             );
         }
     }
@@ -318,7 +326,7 @@ impl Check {
                 break;
             }
             moments.push(Moment::of(&stage, Step::default()));
-            moments.extend(stage.go_on(env, &mut rng, COMPARED));
+            moments.extend(stage.continue_for(env, &mut rng, COMPARED));
         }
         moments
     }
@@ -326,18 +334,18 @@ impl Check {
     /// What follows a snapshot must follow again once it is restored.
     fn snapshots(&mut self, env: &mut dyn Env, other: &mut dyn Env, stage: &mut Stage) {
         const REMEDY: &str =
-            "save everything that decides what follows, the caller's generator aside";
+            "save everything that decides what follows, except the caller's generator";
         let mut rng = stream(self.seed, "check", 2);
         if stage.reset(env, &mut rng).is_err() {
             return;
         }
-        stage.go_on(env, &mut rng, 13);
+        stage.continue_for(env, &mut rng, 13);
         let Some(snapshot) = env.snapshot() else {
             return;
         };
         self.report.can_be_saved = true;
         let at = rng.clone();
-        let first = stage.go_on(env, &mut rng, COMPARED);
+        let first = stage.continue_for(env, &mut rng, COMPARED);
         if let Err(error) = env.restore(&snapshot) {
             self.report.find(
                 format!("restore() refuses what snapshot() gave: {error}"),
@@ -347,20 +355,23 @@ impl Check {
         }
         if env.snapshot().as_ref() != Some(&snapshot) {
             self.report
-                .find("a restored environment gives another snapshot", REMEDY);
+                .find("a restored environment gives a different snapshot", REMEDY);
         }
         rng = at.clone();
-        let second = stage.go_on(env, &mut rng, COMPARED);
+        let second = stage.continue_for(env, &mut rng, COMPARED);
         rng = at;
         let third = match other.restore(&snapshot) {
-            Ok(()) => stage.go_on(other, &mut rng, COMPARED),
+            Ok(()) => stage.continue_for(other, &mut rng, COMPARED),
             Err(_) => Vec::new(),
         };
         let here = differ(&first, &second);
         if let Some(t) = here.or_else(|| differ(&first, &third)) {
-            let place = here.map_or(" when it is another one", |_| "");
+            let place = here.map_or(
+                "a snapshot restored into a new environment",
+                |_| "a restored snapshot",
+            );
             self.report.find(
-                format!("a restored environment goes on otherwise{place}, from step {t} on"),
+                format!("{place} continues differently, from step {t} on"),
                 REMEDY,
             );
         }
@@ -368,7 +379,7 @@ impl Check {
         if !snapshot.is_empty() && env.restore(broken).is_ok() {
             self.report.find(
                 "restore() accepts half of a snapshot",
-                "return EnvError::Snapshot when the bytes are not a whole state",
+                "return EnvError::Snapshot when the bytes are not a complete state",
             );
         }
     }
@@ -403,7 +414,7 @@ impl Check {
         };
         self.report.find(
             format!("{what} as an action {did}"),
-            "read actions by Action::discrete or Action::continuous, which refuse such values",
+            "read actions with Action::discrete or Action::continuous, which refuse such values",
         );
     }
 

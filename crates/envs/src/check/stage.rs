@@ -1,11 +1,11 @@
-//! The columns that an environment is tried on, and how what it writes there is looked at.
+//! The columns that a checked environment writes into, and the checks of what it wrote.
 
 use starling_tree::{DType, Tree, View};
 
 use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step};
 
-/// The columns that an environment is tried on: one environment, one action, and two rows of
-/// observations beside row 0 to see what is written.
+/// The columns that an environment writes into: one environment, one action, and two rows of
+/// observations besides row 0 to see what is written.
 pub(super) struct Stage {
     pub(super) observation: Space,
     pub(super) action: Space,
@@ -37,7 +37,7 @@ impl Stage {
         env.reset(rng, ObsMut::at(&mut self.columns.obs, &[1, 0]))
     }
 
-    /// Steps into row 1; row 2 gets the same, where the environment can be saved.
+    /// Steps into row 1, and into row 2 as well if the environment can be saved.
     pub(super) fn step(&mut self, env: &mut dyn Env, rng: &mut Rng) -> Result<Step, EnvError> {
         self.soil();
         let action = Action::at(&self.action, &self.columns.actions, &[0, 0]);
@@ -93,8 +93,13 @@ impl Stage {
         self.action.sample(rng, legal, action);
     }
 
-    /// Goes on at random for some steps, over the ends of episodes.
-    pub(super) fn go_on(&mut self, env: &mut dyn Env, rng: &mut Rng, steps: u64) -> Vec<Moment> {
+    /// Takes random steps, across the ends of episodes.
+    pub(super) fn continue_for(
+        &mut self,
+        env: &mut dyn Env,
+        rng: &mut Rng,
+        steps: u64,
+    ) -> Vec<Moment> {
         let mut moments = Vec::new();
         for _ in 0..steps {
             self.read_mask(env);
@@ -202,12 +207,15 @@ pub(super) fn look(space: &Space, value: &Tree<View<'_>>, path: &str, problems: 
             };
             for (i, value) in values.iter().enumerate() {
                 let (low, high) = bounds.of(i);
-                if value.is_nan() {
-                    problems.push(format!("{part} has NaN at {i}"));
+                // Infinite values too: that a space has no bounds does not make them usable.
+                if !value.is_finite() {
+                    problems.push(format!("{part} has {value} at element {i}"));
                     return;
                 }
                 if *value < f64::from(low) || *value > f64::from(high) {
-                    problems.push(format!("{part} leaves its bounds at {i} ({low} to {high})"));
+                    problems.push(format!(
+                        "{part} is outside its bounds ({low} to {high}) at element {i}"
+                    ));
                     return;
                 }
             }

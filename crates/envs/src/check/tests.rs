@@ -1,11 +1,11 @@
-//! Good environments pass, and each fault is found.
+//! Good environments pass, and every fault is found.
 
 use super::*;
 use crate::{EnvError, EnvOptions, registry};
 
 #[test]
 fn every_environment_of_the_table_passes() {
-    // The Atari games need ROMs, and have tests of their own.
+    // The Atari games need ROMs, and have their own tests.
     let specs = registry::all().into_iter();
     for spec in specs.filter(|spec| spec.family != "atari") {
         let report = check(&mut || spec.make(&EnvOptions::default()), 5, 3000);
@@ -21,9 +21,11 @@ fn every_environment_of_the_table_passes() {
 enum Fault {
     None,
     OutOfBounds,
+    InfiniteObservation,
     NanReward,
+    NanScore,
     HalfWritten,
-    OwnChance,
+    OwnGenerator,
     ForgetfulSnapshot,
     AcceptsAnything,
     PanicsOnBadAction,
@@ -45,10 +47,12 @@ struct Faulty {
 impl Faulty {
     fn show(&self, mut obs: ObsMut<'_>) {
         let row = obs.as_mut_slice::<f32>();
-        row[0] = if self.fault == Fault::OwnChance {
+        row[0] = if self.fault == Fault::OwnGenerator {
             (self.lives * self.number) as f32 / 1e6
         } else if self.fault == Fault::OutOfBounds && self.count == 3 {
             1.5
+        } else if self.fault == Fault::InfiniteObservation && self.count == 3 {
+            f32::NEG_INFINITY
         } else {
             self.count as f32 / 1000.0
         };
@@ -60,7 +64,10 @@ impl Faulty {
 
 impl Env for Faulty {
     fn observation_space(&self) -> Space {
-        Space::floats(&[2], 0.0, 1.0)
+        match self.fault {
+            Fault::InfiniteObservation => Space::unbounded(&[2]),
+            _ => Space::floats(&[2], 0.0, 1.0),
+        }
     }
 
     fn action_space(&self) -> Space {
@@ -109,6 +116,10 @@ impl Env for Faulty {
         }
     }
 
+    fn game_score(&self) -> Option<f64> {
+        (self.fault == Fault::NanScore).then_some(f64::NAN)
+    }
+
     fn snapshot(&self) -> Option<Vec<u8>> {
         let kept = self.fault != Fault::ForgetfulSnapshot;
         kept.then(|| self.count.to_le_bytes().to_vec())
@@ -145,18 +156,26 @@ fn findings(fault: Fault) -> String {
 fn each_fault_is_found() {
     assert_eq!(findings(Fault::None), "");
     for (fault, says) in [
-        (Fault::OutOfBounds, "leaves its bounds at 0"),
+        (
+            Fault::OutOfBounds,
+            "is outside its bounds (0 to 1) at element 0",
+        ),
+        (Fault::InfiniteObservation, "has -inf at element 0"),
         (Fault::NanReward, "a reward is NaN"),
+        (Fault::NanScore, "a game score is NaN"),
         (Fault::HalfWritten, "does not write the whole observation"),
-        (Fault::OwnChance, "equal generators give different episodes"),
-        (Fault::ForgetfulSnapshot, "goes on otherwise"),
+        (
+            Fault::OwnGenerator,
+            "equal generators give different episodes",
+        ),
+        (Fault::ForgetfulSnapshot, "continues differently"),
         (Fault::AcceptsAnything, "is accepted"),
         (Fault::PanicsOnBadAction, "makes it panic"),
         (Fault::NothingLegal, "no action is legal"),
         (Fault::OddMask, "neither 0 nor 1"),
         (Fault::FailsToReset, "the door is locked"),
         (Fault::Endless, "no episode ended"),
-        (Fault::NoChoice, "has no choice"),
+        (Fault::NoChoice, "has no choices"),
     ] {
         let found = findings(fault);
         assert!(found.contains(says), "'{says}' is not in: {found}");

@@ -17,7 +17,7 @@ const TAU: f64 = 0.02;
 const MAX_ANGLE: f64 = 12.0 * 2.0 * std::f64::consts::PI / 360.0;
 const MAX_POSITION: f64 = 2.4;
 
-/// A pole on a cart; a reward of 1 per step for as long as it stands.
+/// A pole on a cart; a reward of 1 per step as long as it stays up.
 #[derive(Debug, Default)]
 pub struct CartPole {
     /// Position, velocity, angle of the pole, angular velocity.

@@ -13,8 +13,8 @@ const MAX_TORQUE: f32 = 2.0;
 const DT: f64 = 0.05;
 const GRAVITY: f64 = 10.0;
 
-/// A pendulum of mass 1 and length 1 and a torque between −2 and 2; the reward is less the
-/// further the pendulum is from standing still upright.
+/// A pendulum of mass 1 and length 1 and a torque between −2 and 2; the reward falls with the
+/// distance from standing still upright.
 #[derive(Debug, Default)]
 pub struct Pendulum {
     /// Angle (0 is upright) and angular velocity.

@@ -1,4 +1,4 @@
-//! Tasks whose reward is far away: an agent that explores by chance hardly ever sees it.
+//! Tasks whose reward is far away: an agent that explores at random hardly ever sees it.
 
 mod key_door;
 

@@ -1,5 +1,5 @@
-//! `CartPoleMasked-v1`: CartPole without its velocities, which have to be worked out from what
-//! was seen before.
+//! `CartPoleMasked-v1`: CartPole without its velocities, which have to be inferred from earlier
+//! observations.
 
 use starling_tree::{Array, DType, Tree};
 

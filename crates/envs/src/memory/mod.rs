@@ -1,4 +1,4 @@
-//! Tasks that cannot be solved by what is seen at the moment: an agent has to remember.
+//! Tasks that cannot be solved from the current observation: an agent has to remember.
 
 mod masked_cart_pole;
 mod t_maze;

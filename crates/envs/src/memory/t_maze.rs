@@ -15,7 +15,7 @@ const CORRIDOR: u32 = 10;
 /// Observations are four flags: the sign says up, the sign says down (both only in the first
 /// place), in the corridor, at the junction. Actions: 0 goes forward, 1 up, 2 down. At the
 /// junction the right turn brings 1 and the wrong one −1, and the episode ends; a step into a
-/// wall costs 0.02. Who does not remember the sign cannot do better than 0 on average.
+/// wall costs 0.02. Without remembering the sign, an agent cannot do better than 0 on average.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct TMaze {
     place: u32,

@@ -14,7 +14,7 @@ const FIRST_MOVE_INTERVAL: i32 = 5;
 const RAMP_INTERVAL: i32 = 100;
 
 /// The player walks in four directions; each of eight rows holds at most one thing that crosses
-/// it. A reward of 1 per gold; over at the touch of an enemy. In time things come more often
+/// it. A reward of 1 per gold; over at the touch of an enemy. Over time things come more often
 /// and move faster.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Asterix {
@@ -56,8 +56,8 @@ impl Asterix {
         }
     }
 
-    /// What touching the thing in a slot comes to, if the player does: the reward, and whether
-    /// the game is over.
+    /// What happens if the player touches the thing in a slot: the reward, and whether the game is
+    /// over.
     fn touch(&mut self, slot: usize) -> (f32, bool) {
         match self.things[slot] {
             Some(thing) if thing.column == self.column && slot as i8 + 1 == self.row => {

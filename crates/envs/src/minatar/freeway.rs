@@ -14,9 +14,9 @@ const CHICKEN_COLUMN: i8 = 4;
 const CHICKEN_INTERVAL: i8 = 3;
 const EPISODE_STEPS: i32 = 2500;
 
-/// The chicken walks up and down, once in three steps; cars pass on rows 1 to 8, each at a
-/// speed of its own, and throw it back to the bottom. A reward of 1 for reaching the top, from
-/// where it starts again among cars of new speeds. Over after 2500 steps.
+/// The chicken walks up and down, once in three steps; cars pass on rows 1 to 8, each at its own
+/// speed, and throw it back to the bottom. A reward of 1 for reaching the top; it then starts again
+/// at the bottom, and the cars get new speeds. Over after 2500 steps.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Freeway {
     row: i8,

@@ -42,7 +42,7 @@ const LAST: i8 = 9;
 
 /// The rules of one game.
 pub trait Game: Default + Send + Serialize + DeserializeOwned {
-    /// Number of channels of what it shows.
+    /// Number of channels of its observations.
     const CHANNELS: usize;
 
     /// The moves that have an effect.
@@ -51,8 +51,8 @@ pub trait Game: Default + Send + Serialize + DeserializeOwned {
     /// Starts an episode.
     fn reset(&mut self, draws: &mut impl Draws);
 
-    /// Plays one move; returns the reward and whether the game is over. The game gets harder in
-    /// time if `ramping`.
+    /// Plays one move; returns the reward and whether the game is over. If `ramping`, the game gets
+    /// harder over time.
     fn play(&mut self, choice: Move, ramping: bool, draws: &mut impl Draws) -> (f32, bool);
 
     /// Shows the board on cleared cells.
@@ -87,7 +87,7 @@ const ALL_MOVES: &[Move] = &[
     Move::Fire,
 ];
 
-/// Where a game takes its chance from: a generator, or in tests a record.
+/// Where a game gets its random numbers: from a generator, or in tests from a recording.
 pub trait Draws {
     /// A number from 0 to below 1.
     fn unit(&mut self) -> f64;
@@ -192,7 +192,7 @@ impl<G: Game> MinAtar<G> {
         })
     }
 
-    /// Plays a move, or by chance the last one again.
+    /// Plays a move, or with some probability repeats the last one.
     fn play(&mut self, choice: Move, draws: &mut impl Draws) -> (f32, bool) {
         if draws.unit() >= self.sticky_action_prob {
             self.last = choice;

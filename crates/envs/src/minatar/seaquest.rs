@@ -38,8 +38,8 @@ pub struct Seaquest {
     row: i8,
     faces_right: bool,
     oxygen: i32,
-    /// Divers aboard. A full rescue takes all six and one more, so that there can be less than
-    /// none; then surfacing takes one of them each time and is no longer in vain.
+    /// Divers aboard. As in the package, a full rescue takes all six and one more, so that the
+    /// number can be negative; then surfacing takes one more each time and does not end the game.
     aboard: i32,
     at_surface: bool,
     bullets: Vec<Swimmer>,
@@ -85,7 +85,7 @@ impl Seaquest {
         let is_sub = draws.unit() < 1.0 / 3.0;
         let row = draws.below(8) as i8 + 1;
         let mut enemies = self.fish.iter().chain(&self.enemy_subs);
-        // Two that come towards each other in a row could not be dodged.
+        // Two in one row that come from both sides could not be dodged.
         if enemies.any(|enemy| enemy.row == row && enemy.to_right != to_right) {
             return;
         }
@@ -232,7 +232,7 @@ impl Seaquest {
     }
 
     /// Uses air below the surface and takes in some at it; returns the reward for rescued
-    /// divers, and whether we suffocate or have come up in vain.
+    /// divers, and whether we suffocate or surfaced without a diver.
     fn breathe(&mut self, ramping: bool) -> (f32, bool) {
         let suffocates = self.oxygen <= 0;
         if self.row > 0 {

@@ -1,4 +1,4 @@
-//! What follows when an environment fails: its vector fails too, or a new one takes its place.
+//! What happens when an environment fails: its vector fails too, or a new environment replaces it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use starling_tree::{Array, Tree};
 use super::VecEnv;
 use crate::{Env, EnvError, Rollout};
 
-/// How many environments may be made anew, over all vectors that share it.
+/// How many environments may be replaced, over all vectors that share it.
 #[derive(Debug)]
 pub struct RestartBudget {
     allowed: u64,
@@ -16,7 +16,7 @@ pub struct RestartBudget {
 }
 
 impl RestartBudget {
-    /// So many may be.
+    /// A budget of `allowed` replacements.
     pub fn new(allowed: u64) -> Self {
         Self {
             allowed,
@@ -24,12 +24,12 @@ impl RestartBudget {
         }
     }
 
-    /// How many were.
+    /// How many were replaced.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Says how many were before, in a run that goes on.
+    /// Sets how many were replaced before, in a run that is resumed.
     pub fn set_used(&self, used: u64) {
         self.used.store(used, Ordering::Relaxed);
     }
@@ -41,7 +41,7 @@ impl RestartBudget {
     }
 }
 
-/// An environment that failed and was made anew.
+/// An environment that failed and was replaced.
 #[derive(Debug)]
 pub struct Restart {
     /// Which one of the vector.
@@ -50,18 +50,19 @@ pub struct Restart {
     pub cause: EnvError,
 }
 
-/// From what failed environments are made anew.
+/// What replaces failed environments.
 pub(super) struct Remaker {
     make: Box<dyn FnMut() -> Result<Box<dyn Env>, EnvError> + Send>,
     budget: Arc<RestartBudget>,
 }
 
 impl VecEnv {
-    /// From now on an environment that reports an error is made anew by `make`, for as long as
-    /// the budget lasts. One that panics still ends everything: that is a fault in its code.
+    /// From now on an environment that reports an error is replaced by a new one from `make`, as
+    /// long as the budget lasts. A panic is still an error of the vector: it is a bug in the
+    /// environment's code, which a new one would have too.
     ///
-    /// The step that failed counts as one that changed nothing and gave no reward, and its
-    /// episode as cut off there. It is not among the [`finished`](VecEnv::finished) ones.
+    /// The step that failed counts as one that changed nothing and gave no reward, and its episode
+    /// is truncated there. That episode is not among the [`finished`](VecEnv::finished) ones.
     pub fn restart_failed(
         &mut self,
         make: impl FnMut() -> Result<Box<dyn Env>, EnvError> + Send + 'static,
@@ -71,15 +72,13 @@ impl VecEnv {
         self.remaker = Some(Remaker { make, budget });
     }
 
-    /// The environments that were made anew since the last call, in the order in which they
-    /// failed.
+    /// The environments that were replaced since the last call, in the order in which they failed.
     pub fn restarts(&mut self) -> std::vec::Drain<'_, Restart> {
         self.restarts.drain(..)
     }
 
-    /// Puts a new environment in the place of the one that was at work when `error` came. It
-    /// starts its episode into `row`. If the error came with step `t`, the old episode is cut off
-    /// there.
+    /// Replaces the environment that was at work when `error` came. The new one starts its episode
+    /// into `row`. If the error came with step `t`, the old episode is cut off there.
     pub(super) fn replace(
         &mut self,
         mut error: EnvError,
@@ -91,7 +90,7 @@ impl VecEnv {
         let Some(mut remaker) = self.remaker.take() else {
             return Err(error);
         };
-        // Where an episode had ended already and the next could not begin, all is written.
+        // If the episode had ended and the next one could not start, step `t` is already written.
         let mut cut = t.filter(|_| !self.resetting);
         let replaced = loop {
             if has_panicked(&error) {
@@ -106,6 +105,7 @@ impl VecEnv {
             }
             let begun = self.guarded(|vector| {
                 let new = (remaker.make)()?;
+                vector.check_kind(&*new)?;
                 vector.slots[env].env = new;
                 vector.reset_one(row, env, rollout)
             });
@@ -128,7 +128,7 @@ fn has_panicked(error: &EnvError) -> bool {
 
 fn used_up(error: EnvError, allowed: u64) -> EnvError {
     let said = |cause: &EnvError| {
-        let message = format!("{cause} (and {allowed} environments were made anew already)");
+        let message = format!("{cause} (and {allowed} environments were already restarted)");
         EnvError::Failed(message)
     };
     match error {
@@ -154,8 +154,8 @@ fn cut_off(t: usize, b: usize, frame_stack: Option<usize>, rollout: &mut Rollout
     rollout.keep_final(t, b);
 }
 
-/// Shows again in row `t + 1` what row `t` shows. A stack of frames goes on by one frame, the
-/// newest again, as it does with every step.
+/// Repeats row `t` in row `t + 1`. A stack of frames moves on by one frame, as with every step: the
+/// newest is repeated.
 fn repeat_row(obs: &mut Tree<Array>, t: usize, b: usize, frame_stack: Option<usize>) {
     for (_, array) in obs.leaves_mut() {
         copy_down(array, t, b);

@@ -178,7 +178,7 @@ struct Fast<'a, L> {
     frame_end: Time,
     /// The last access to the TIA; zero where there was none.
     touched: Time,
-    /// After so many instructions no jump is taken any more.
+    /// After this many instructions no further jump is taken.
     most: u16,
     ram: &'a mut [u8; 128],
     log: &'a mut [Write],

@@ -11,7 +11,7 @@ use crate::tia::beam::collision_bits;
 const PLA: u8 = 0x68;
 
 impl<'a, L: Layout<'a>> Fast<'_, L> {
-    /// Runs one instruction, or two that were decoded as one. Says whether the loop goes on.
+    /// Runs one instruction, or two that were decoded as one. Returns whether the loop continues.
     #[rustfmt::skip]
     #[inline(always)]
     pub(super) fn step(&mut self) -> bool {

@@ -57,7 +57,7 @@ pub(crate) struct Beam {
     pub(super) locked: [bool; 2],
     motions: [u8; 5],
     pub(super) positions: [u8; 5],
-    /// Players whose first copy is missing until the line ends, for they were placed anew.
+    /// Players whose first copy is missing until the line ends, because they were moved.
     pub(super) skip_first: [bool; 2],
     /// Whether HMOVE blanks the first eight pixels of the line, and of the next one.
     comb: bool,
@@ -464,7 +464,7 @@ fn met(mut pairs: u32, objects: &[Line; 6], span: &Line) -> u32 {
     met
 }
 
-/// Whether the next row has to be drawn anew; no part of the state, so that all are equal.
+/// Whether the next row has to be redrawn; not part of the state, so that all are equal.
 #[derive(Clone, Copy, Debug)]
 struct Changed(bool);
 
