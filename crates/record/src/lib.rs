@@ -30,7 +30,9 @@ mod statistics;
 pub mod tensorboard;
 mod utc;
 
-pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, Damage, Damaged, Retention};
+pub use checkpoint::{
+    Checkpoint, CheckpointWriter, Checkpoints, Committed, Damage, Damaged, Retention,
+};
 pub use csv::Table;
 pub use error::{Error, Result};
 pub use folder::{GitState, RunFolder, RunInfo, Version, host_name};

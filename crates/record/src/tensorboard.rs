@@ -460,6 +460,6 @@ mod tests {
         let mut writer = EventWriter::create(folder.path()).unwrap();
         writer.file = OpenOptions::new().append(true).open("/dev/full").unwrap();
         let error = writer.scalars(1, &[("x", 1.0)]).unwrap_err().to_string();
-        assert!(error.contains("Free some space"), "{error}");
+        assert!(error.contains("Free some disk space"), "{error}");
     }
 }
