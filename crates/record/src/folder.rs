@@ -223,6 +223,14 @@ impl RunFolder {
         fs::read_to_string(&path).doing("read", &path)
     }
 
+    /// The resolved configuration as a tree of settings.
+    pub fn settings(&self) -> Result<Value> {
+        serde_saphyr::from_str(&self.read_config()?).map_err(|error| Error::Malformed {
+            path: self.config_path(),
+            reason: error.to_string(),
+        })
+    }
+
     /// Writes the parameters, nested or flat, as rllab's viskit reads them.
     pub fn write_params(&self, params: &Value) -> Result<()> {
         write_json(&self.params_path(), params)

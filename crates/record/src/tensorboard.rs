@@ -41,7 +41,7 @@ impl EventWriter {
         Ok(writer)
     }
 
-    /// Begins a new event file in `folder` for a run that goes on at `first_step`: TensorBoard
+    /// Starts a new event file in `folder` for a run that continues at `first_step`: TensorBoard
     /// forgets what earlier files of the folder say about this step and later ones.
     pub fn resume(folder: &Path, first_step: u64) -> Result<Self> {
         let mut writer = Self::create(folder)?;
