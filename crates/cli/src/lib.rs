@@ -34,8 +34,8 @@ pub mod bench;
 pub mod commands;
 pub mod peers;
 pub mod presets;
-pub mod protocol;
 pub mod roms;
+pub mod saber;
 pub mod settings;
 pub mod verify;
 

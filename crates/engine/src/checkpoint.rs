@@ -63,14 +63,6 @@ pub(crate) struct OnDisk {
     pub(crate) parts: SavedReplay,
 }
 
-impl OnDisk {
-    /// Whether all are still there; somebody may have made room on the disk.
-    pub(crate) fn is_complete(&self) -> bool {
-        let mut parts = self.parts.parts();
-        parts.all(|number| self.folder.join(part_name(number)).is_file())
-    }
-}
-
 /// A run as it was at one moment.
 pub(crate) struct Moment {
     learner: Saved,
@@ -114,6 +106,21 @@ impl Moment {
         })
     }
 
+    /// Takes over the parts of the replay that an earlier checkpoint has.
+    ///
+    /// # Errors
+    /// [`starling_record::Error::Damaged`] when one of them is no longer as it was written. The
+    /// rows that it had may be overwritten by now, so only a later moment can be saved.
+    pub(crate) fn link(&self, writer: &mut CheckpointWriter<'_>) -> starling_record::Result<()> {
+        if let Some((snapshot, Some(on_disk))) = &self.replay {
+            let parts = snapshot.saved().parts();
+            for number in parts.filter(|number| *number != snapshot.number()) {
+                writer.link(&on_disk.folder, &part_name(number))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Fills a checkpoint that was begun. Returns the parts of the replay that it has then.
     pub(crate) fn write(
         self,
@@ -124,17 +131,10 @@ impl Moment {
             writer.file(ACTORS, &postcard::to_allocvec(actors)?)?;
         }
         writer.file(RUN, &serde_json::to_vec_pretty(&self.state)?)?;
-        let Some((snapshot, on_disk)) = self.replay else {
+        let Some((snapshot, _)) = self.replay else {
             return Ok(None);
         };
-        let newest = snapshot.number();
-        if let Some(on_disk) = on_disk {
-            let needed = snapshot.saved().parts();
-            for number in needed.filter(|number| *number != newest) {
-                writer.link(&on_disk.folder, &part_name(number))?;
-            }
-        }
-        let mut file = writer.create(&part_name(newest))?;
+        let mut file = writer.create(&part_name(snapshot.number()))?;
         let parts = snapshot.write(&mut file)?;
         file.finish()?;
         Ok(Some(parts))
@@ -192,6 +192,12 @@ fn part_name(number: u64) -> String {
 fn part_number(name: &str) -> Option<u64> {
     let number = name.strip_prefix("replay-")?.strip_suffix(".bin")?;
     number.parse().ok()
+}
+
+/// Whether a file of a checkpoint is needed to act with its weights. Damage to the others does not
+/// matter for that; see [`starling_record::checkpoint::latest_with`].
+pub fn is_needed_to_act(name: &str) -> bool {
+    name == LEARNER
 }
 
 /// The weights alone, for evaluation: those that [`starling_algos::Learner::weights`] gives.

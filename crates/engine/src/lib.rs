@@ -27,6 +27,7 @@ mod tally;
 mod transport;
 mod watch;
 
+pub use checkpoint::is_needed_to_act;
 pub use collect::{Actor, CollectError, Place};
 pub use config::{
     CheckpointConfig, EvalConfig, Mode, OnEnvError, RunConfig, Settings, merge as merge_settings,

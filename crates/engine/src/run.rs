@@ -62,6 +62,9 @@ enum Wish {
 impl Training {
     /// A run from its beginning.
     pub fn start(config: RunConfig, folder: &RunFolder) -> Result<Self, EngineError> {
+        if let Some(warning) = folder.warning() {
+            tracing::warn!("{warning}");
+        }
         let mut recorder = Recorder::create(folder)?;
         recorder.hyperparameters(&report::flatten(&config.to_value()))?;
         let parts = Parts::make(&config, 0)?;
@@ -87,6 +90,7 @@ impl Training {
         let mut checkpoints = open_checkpoints(&config, folder)?;
         let (latest, damaged) = checkpoints.latest()?;
         let mut notes: Vec<String> = damaged.iter().map(ToString::to_string).collect();
+        notes.extend(folder.warning().map(str::to_owned));
         let mut parts = Parts::make(&config, latest.step())?;
         let actor = match &mut parts.collectors {
             Collectors::Resting(actor) => Some(actor.crew_mut()),
@@ -187,6 +191,10 @@ impl Training {
         self.wait_for_checkpoint(watcher)?;
         self.checkpoint()?;
         self.wait_for_checkpoint(watcher)?;
+        if self.saver.gave_up() {
+            self.checkpoint()?;
+            self.wait_for_checkpoint(watcher)?;
+        }
         let status = self.status();
         tracing::info!(?reason, env_steps = status.env_steps, "the run ended");
         Ok(Outcome { reason, status })
@@ -437,7 +445,7 @@ impl Training {
     ) -> Result<(), EngineError> {
         let written = self.saver.written()?;
         self.announce(written, watcher);
-        self.put_off |= wanted.is_some();
+        self.put_off |= wanted.is_some() || self.saver.gave_up();
         if !self.put_off {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use starling_record::{Checkpoints, OpenTables, Retention, RunFolder};
+use starling_record::{Checkpoints, Committed, Damaged, OpenTables, Retention, RunFolder};
 
 use crate::checkpoint::{Moment, OnDisk};
 use crate::error::Unusable;
@@ -21,6 +21,9 @@ pub(crate) struct Saver {
     work: Work,
     /// What the last checkpoint has of the replay.
     on_disk: Option<OnDisk>,
+    /// The last checkpoint was given up, because parts that it shares with an earlier one are
+    /// damaged. The next one writes everything.
+    given_up: bool,
 }
 
 enum Work {
@@ -38,7 +41,8 @@ struct Writing {
 /// What the thread gives back.
 struct Done {
     checkpoints: Checkpoints,
-    folder: PathBuf,
+    /// The new checkpoint, or why parts of the replay could not be taken over.
+    written: Result<Committed, Damaged>,
     on_disk: Option<OnDisk>,
     took: Duration,
 }
@@ -68,6 +72,7 @@ impl Saver {
         Self {
             work: Work::None(checkpoints),
             on_disk,
+            given_up: false,
         }
     }
 
@@ -81,7 +86,12 @@ impl Saver {
 
     /// What the next checkpoint need not write again.
     pub(crate) fn on_disk(&self) -> Option<&OnDisk> {
-        self.on_disk.as_ref().filter(|parts| parts.is_complete())
+        self.on_disk.as_ref()
+    }
+
+    /// Whether the last checkpoint was given up, and another one has to be begun at once.
+    pub(crate) fn gave_up(&self) -> bool {
+        self.given_up
     }
 
     /// Begins to write. Whoever calls has seen to it that nothing else is being written.
@@ -101,6 +111,7 @@ impl Saver {
             save_error(step, format!("its thread could not be started: {error}"))
         })?;
         self.work = Work::Writing(Writing { status, thread });
+        self.given_up = false;
         Ok(())
     }
 
@@ -131,9 +142,20 @@ impl Saver {
         };
         self.work = Work::None(done.checkpoints);
         self.on_disk = done.on_disk;
+        let committed = match done.written {
+            Ok(committed) => committed,
+            Err(damaged) => {
+                tracing::warn!("{damaged}; the whole replay is written again");
+                self.given_up = true;
+                return Ok(None);
+            }
+        };
+        for warning in &committed.warnings {
+            tracing::warn!("{warning}");
+        }
         Ok(Some(Written {
             status,
-            folder: done.folder,
+            folder: committed.path,
             took: done.took,
         }))
     }
@@ -166,16 +188,28 @@ fn write(mut checkpoints: Checkpoints, order: Order) -> Result<Done, Unusable> {
     let began = Instant::now();
     order.tables.sync()?;
     let mut writer = checkpoints.begin(order.status.env_steps)?;
+    match order.moment.link(&mut writer) {
+        Err(starling_record::Error::Damaged(damaged)) => {
+            drop(writer);
+            return Ok(Done {
+                checkpoints,
+                written: Err(damaged),
+                on_disk: None,
+                took: began.elapsed(),
+            });
+        }
+        linked => linked?,
+    }
     let parts = order.moment.write(&mut writer)?;
     writer.times(&json!({"elapsed_s": order.status.elapsed.as_secs_f64()}))?;
-    let folder = writer.commit(order.score)?;
+    let committed = writer.commit(order.score)?;
     Ok(Done {
         checkpoints,
         on_disk: parts.map(|parts| OnDisk {
-            folder: folder.clone(),
+            folder: committed.path.clone(),
             parts,
         }),
-        folder,
+        written: Ok(committed),
         took: began.elapsed(),
     })
 }

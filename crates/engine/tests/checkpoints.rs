@@ -143,6 +143,52 @@ fn a_checkpoint_that_cannot_be_written_ends_the_run() {
     assert_eq!(latest.step(), 20_000);
 }
 
+/// Damages the replay of the first checkpoint while the run goes on.
+struct Harm {
+    damage: fn(&Path),
+    done: bool,
+}
+
+impl Watcher for Harm {
+    fn checkpointed(&mut self, _: &Status, folder: &Path) {
+        if !std::mem::replace(&mut self.done, true) {
+            (self.damage)(folder);
+        }
+    }
+}
+
+/// Everything is still in memory: whatever happened to the parts that are on disk, the run goes on
+/// and its later checkpoints are whole.
+#[test]
+fn parts_that_were_damaged_meanwhile_are_written_again() {
+    fn flip(path: &Path) {
+        let mut bytes = std::fs::read(path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    }
+    let damages: [fn(&Path); 4] = [
+        |folder| flip(&folder.join("replay-1.bin")),
+        |folder| flip(&folder.join("manifest.json")),
+        |folder| std::fs::write(folder.join("replay-1.bin"), "short").unwrap(),
+        |folder| std::fs::remove_file(folder.join("replay-1.bin")).unwrap(),
+    ];
+    for damage in damages {
+        let root = tempfile::tempdir().unwrap();
+        let folder = folder(root.path());
+        let config = config(json!({"steps": 1_000, "checkpoint": {"every_steps": 300}}));
+        let training = Training::start(config.clone(), &folder).unwrap();
+        let mut harm = Harm {
+            damage,
+            done: false,
+        };
+        training.run(&NEVER, None, &mut harm).unwrap();
+        let (latest, damaged) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
+        assert!(latest.step() >= 1_000 && damaged.is_empty(), "{damaged:?}");
+        Training::resume(config, &folder).unwrap();
+    }
+}
+
 /// Actors insert, threads draw ahead and priorities change while parts are written; the replay
 /// that comes back goes on.
 #[test]

@@ -5,27 +5,36 @@
 //! any moment leaves the earlier checkpoints as they were. Equal contents give equal bytes;
 //! times belong into `times.json`, which the manifest does not cover.
 //!
+//! The manifest has a checksum of every file. Whoever needs only some of the files checks only
+//! those ([`latest_with`]): a damaged replay does not keep the weights from being used.
+//!
 //! Read first: [`Checkpoints`] (the folder of them and what is kept), [`CheckpointWriter`],
-//! [`Checkpoint`] (one that was found whole).
+//! [`Checkpoint`] (one that was found).
+
+mod manifest;
+mod read;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read as _, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::durable::{replace_file, sync_folder};
+use self::manifest::{FORMAT, FileEntry, Manifest, Sound, hex, is_plain, unreadable};
+use crate::durable::{create_folders, open_regular, remove_leftovers, replace_file, sync_folder};
 use crate::error::{Context, Error, Result};
+
+pub use self::manifest::Damage;
+pub use self::read::{Checkpoint, Damaged, best, best_with, latest, latest_with};
 
 /// Which checkpoints stay when a new one has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// How many of the latest ones; at least 1.
     pub keep_last: usize,
-    /// If set, the first checkpoint at or after each multiple of so many steps stays for good.
+    /// If set, the first checkpoint at or after each multiple of this number of steps is kept for
+    /// good.
     pub milestone_steps: Option<u64>,
 }
 
@@ -46,14 +55,17 @@ pub struct Checkpoints {
     retention: Retention,
     /// Steps of checkpoints found damaged: they stay, but do not count among the last ones.
     damaged: BTreeSet<u64>,
+    /// Files of the last checkpoint that need not be read again to know that they are whole.
+    sound: Sound,
 }
 
 impl Checkpoints {
-    /// Opens the folder, which is made if it is not there, and removes what an interrupted
+    /// Opens the folder, which is created if it is not there, and removes what an interrupted
     /// write left behind. Only for the process that writes to the run; to look into a run that
     /// may be in use there are [`latest`] and [`best`].
     pub fn open(folder: &Path, retention: Retention) -> Result<Self> {
-        fs::create_dir_all(folder).doing("create the folder", folder)?;
+        create_folders(folder)?;
+        remove_leftovers(folder);
         for name in names(folder)? {
             let path = folder.join(&name);
             if let Some(step) = name.strip_prefix(REPLACED)
@@ -65,13 +77,16 @@ impl Checkpoints {
                 .iter()
                 .any(|prefix| name.starts_with(prefix))
             {
-                fs::remove_dir_all(&path).doing("remove", &path)?;
+                // A file that somebody else has open may stay for a while; what stays is not in
+                // the way.
+                let _ = fs::remove_dir_all(&path);
             }
         }
         Ok(Self {
             folder: folder.to_owned(),
             retention,
             damaged: BTreeSet::new(),
+            sound: Sound::default(),
         })
     }
 
@@ -88,13 +103,26 @@ impl Checkpoints {
             step,
             aside,
             files: Vec::new(),
+            sound: Sound::default(),
             unfinished: None,
         })
     }
 
     /// The newest checkpoint that is complete and undamaged, as [`latest`].
     pub fn latest(&mut self) -> Result<(Checkpoint, Vec<Damaged>)> {
-        let found = latest(&self.folder);
+        self.latest_with(|_| true)
+    }
+
+    /// The newest checkpoint of which the files whose names are `needed` are undamaged, as
+    /// [`latest_with`]. [`Checkpoint::damaged_files`] says which of the others are not.
+    pub fn latest_with(
+        &mut self,
+        needed: impl Fn(&str) -> bool,
+    ) -> Result<(Checkpoint, Vec<Damaged>)> {
+        let found = latest_with(&self.folder, needed);
+        if let Ok((checkpoint, _)) = &found {
+            self.sound = checkpoint.sound().clone();
+        }
         let damaged = match &found {
             Ok((_, damaged)) | Err(Error::NoCheckpoint { damaged, .. }) => damaged.as_slice(),
             Err(_) => &[],
@@ -104,9 +132,16 @@ impl Checkpoints {
         found
     }
 
-    fn retain(&self, newest: u64) -> Result<()> {
+    /// Removes what need not be kept, and returns what went wrong with that. The newest
+    /// checkpoint is complete by now, so nothing here is a reason to end the run.
+    fn retain(&self, newest: u64) -> Vec<String> {
+        let mut warnings = Vec::new();
         let mut manifests = Vec::new();
-        for step in steps(&self.folder)? {
+        let steps = steps(&self.folder).unwrap_or_else(|error| {
+            warnings.push(error.to_string());
+            BTreeSet::new()
+        });
+        for step in steps {
             let path = self.folder.join(folder_name(step));
             // What cannot be read stays where it is, for a person to look at.
             if let Ok(manifest) = Manifest::read(&path)
@@ -131,21 +166,49 @@ impl Checkpoints {
             keep.insert(best.step);
             let marker = self.folder.join(BEST);
             let name = folder_name(best.step) + "\n";
-            if fs::read_to_string(&marker).ok().as_ref() != Some(&name) {
-                replace_file(&marker, name.as_bytes())?;
+            if fs::read_to_string(&marker).ok().as_ref() != Some(&name)
+                && let Err(error) = replace_file(&marker, name.as_bytes())
+            {
+                warnings.push(error.to_string());
             }
         }
         for manifest in manifests.iter().filter(|one| !keep.contains(&one.step)) {
-            // Renamed first: a removal that is interrupted must not look like damage.
-            let path = self.folder.join(folder_name(manifest.step));
-            let doomed = self
-                .folder
-                .join(format!("{REMOVED}{}", folder_name(manifest.step)));
-            fs::rename(&path, &doomed).doing("remove", &path)?;
-            fs::remove_dir_all(&doomed).doing("remove", &doomed)?;
+            let name = folder_name(manifest.step);
+            warnings.extend(self.doom(&name, &name).err().map(|error| error.to_string()));
         }
-        Ok(())
+        warnings.extend(self.remove_doomed());
+        warnings
     }
+
+    /// Renames what is to be removed: a removal that is interrupted must not look like damage.
+    fn doom(&self, name: &str, step: &str) -> Result<()> {
+        let path = self.folder.join(name);
+        let doomed = self.folder.join(format!("{REMOVED}{step}"));
+        fs::rename(&path, doomed).doing("remove", &path)
+    }
+
+    /// Removes what was renamed for that, also by an earlier call that failed: network file
+    /// systems keep a folder as long as somebody has one of its files open.
+    fn remove_doomed(&self) -> Vec<String> {
+        let names = names(&self.folder).unwrap_or_default();
+        let doomed = names.iter().filter(|name| name.starts_with(REMOVED));
+        let failed = doomed.filter_map(|name| {
+            let path = self.folder.join(name);
+            let error = fs::remove_dir_all(&path).doing("remove", &path).err()?;
+            Some(format!("{error}; the next checkpoint tries again"))
+        });
+        failed.collect()
+    }
+}
+
+/// A checkpoint that was completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Its folder.
+    pub path: PathBuf,
+    /// What went wrong afterwards, such as an old checkpoint that could not be removed. The new
+    /// one is complete all the same.
+    pub warnings: Vec<String>,
 }
 
 /// One checkpoint being written. Dropped without [`CheckpointWriter::commit`], it vanishes.
@@ -155,6 +218,7 @@ pub struct CheckpointWriter<'a> {
     step: u64,
     aside: PathBuf,
     files: Vec<FileEntry>,
+    sound: Sound,
     unfinished: Option<String>,
 }
 
@@ -182,6 +246,7 @@ impl CheckpointWriter<'_> {
             bytes: 0,
             crc: 0,
             files: &mut self.files,
+            sound: &mut self.sound,
             unfinished: &mut self.unfinished,
         })
     }
@@ -190,8 +255,13 @@ impl CheckpointWriter<'_> {
     /// again: both folders name the same bytes on disk, which stay until neither does. Where the
     /// file system has no such links, the file is copied.
     ///
+    /// The file's checksum is checked, unless that was done before in this process and nobody
+    /// has written to the file since.
+    ///
     /// # Errors
-    /// When the earlier checkpoint has no such file, or not as it was written.
+    /// [`Error::Damaged`] when the earlier checkpoint does not have the file as it was written,
+    /// for whatever reason. This checkpoint is then as it was before the call, so that the file
+    /// can be written again. Any other error is about this checkpoint.
     pub fn link(&mut self, earlier: &Path, name: &str) -> Result<()> {
         self.check_name(name)?;
         let damaged = |reason| {
@@ -199,20 +269,54 @@ impl CheckpointWriter<'_> {
             Error::Damaged(Damaged { path, reason })
         };
         let manifest = Manifest::read(earlier).map_err(damaged)?;
-        let entry = manifest.entry(earlier, name)?.clone();
-        let path = earlier.join(name);
-        if fs::hard_link(&path, self.aside.join(name)).is_ok() {
-            check_length(&path, &entry).map_err(damaged)?;
+        let missing = || damaged(Damage::MissingFile(name.to_owned()));
+        let entry = manifest.entry(name).ok_or_else(missing)?.clone();
+        let original = match open_regular(&earlier.join(name)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
+            Err(error) => return Err(damaged(unreadable(name, &error))),
+        };
+        let here = self.aside.join(name);
+        if fs::hard_link(earlier.join(name), &here).is_ok() {
+            let checked = self.sound.check(&here, &entry, &self.checkpoints.sound);
+            if let Err(reason) = checked {
+                // Left here, it would be written to, and with it the earlier checkpoint's.
+                fs::remove_file(&here).doing("remove", &here)?;
+                return Err(damaged(reason));
+            }
             self.files.push(entry);
             return Ok(());
         }
-        let mut original = File::open(&path).doing("open", &path)?;
-        let mut copy = self.create(name)?;
-        io::copy(&mut original, &mut copy).doing("copy", &path)?;
-        if (copy.bytes, hex(copy.crc)) != (entry.bytes, entry.crc32c) {
-            return Err(damaged(Damage::Checksum(name.to_owned())));
+        let copied = self.copy(original, &entry)?;
+        if let Err(reason) = copied {
+            self.unfinished = None;
+            fs::remove_file(&here).doing("remove", &here)?;
+            return Err(damaged(reason));
         }
-        copy.finish()
+        Ok(())
+    }
+
+    /// Copies a file that has to be as `entry` says. The inner error is about the original.
+    fn copy(&mut self, original: File, entry: &FileEntry) -> Result<Result<(), Damage>> {
+        let name = &entry.name;
+        let mut copy = self.create(name)?;
+        let mut original = original.take(entry.bytes + 1);
+        let mut piece = vec![0; 1 << 18];
+        loop {
+            match original.read(&mut piece) {
+                Ok(0) => break,
+                Ok(length) => {
+                    let written = copy.write_all(&piece[..length]);
+                    written.doing("write", &copy.path)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Ok(Err(unreadable(name, &error))),
+            }
+        }
+        if (copy.bytes, hex(copy.crc)) != (entry.bytes, entry.crc32c.clone()) {
+            return Ok(Err(Damage::Checksum(name.clone())));
+        }
+        copy.finish().map(Ok)
     }
 
     fn check_name(&self, name: &str) -> Result<()> {
@@ -223,10 +327,10 @@ impl CheckpointWriter<'_> {
                 reason,
             })
         };
-        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\']) {
-            return bad("it must be a plain file name that does not begin with a dot");
+        if !is_plain(name) {
+            return bad("it must be a plain file name, not one that the checkpoint itself uses");
         }
-        if [MANIFEST, TIMES].contains(&name) || self.files.iter().any(|file| file.name == name) {
+        if self.files.iter().any(|file| file.name == name) {
             return bad("the checkpoint has a file of that name already");
         }
         Ok(())
@@ -244,8 +348,8 @@ impl CheckpointWriter<'_> {
     }
 
     /// Completes the checkpoint and removes those that need not be kept any longer. With a
-    /// score (higher is better) it may become the best one. Returns its folder.
-    pub fn commit(mut self, score: Option<f64>) -> Result<PathBuf> {
+    /// score (higher is better) it may become the best one.
+    pub fn commit(mut self, score: Option<f64>) -> Result<Committed> {
         if let Some(name) = self.unfinished.take() {
             return Err(Error::Unfinished { name });
         }
@@ -268,12 +372,15 @@ impl CheckpointWriter<'_> {
         }
         fs::rename(&self.aside, &path).doing("complete", &path)?;
         sync_folder(&folder)?;
+        let mut warnings = Vec::new();
         if replaces {
-            fs::remove_dir_all(&replaced).doing("remove", &replaced)?;
+            let doomed = self.checkpoints.doom(&format!("{REPLACED}{name}"), &name);
+            warnings.extend(doomed.err().map(|error| error.to_string()));
         }
         self.checkpoints.damaged.remove(&self.step);
-        self.checkpoints.retain(self.step)?;
-        Ok(path)
+        self.checkpoints.sound = std::mem::take(&mut self.sound);
+        warnings.extend(self.checkpoints.retain(self.step));
+        Ok(Committed { path, warnings })
     }
 }
 
@@ -294,6 +401,7 @@ pub struct CheckpointFile<'a> {
     bytes: u64,
     crc: u32,
     files: &'a mut Vec<FileEntry>,
+    sound: &'a mut Sound,
     unfinished: &'a mut Option<String>,
 }
 
@@ -302,10 +410,12 @@ impl CheckpointFile<'_> {
     pub fn finish(mut self) -> Result<()> {
         self.file.flush().doing("write", &self.path)?;
         self.file.get_ref().sync_all().doing("sync", &self.path)?;
+        let crc32c = hex(self.crc);
+        self.sound.insert(self.file.get_ref(), &crc32c);
         self.files.push(FileEntry {
             name: self.name,
             bytes: self.bytes,
-            crc32c: hex(self.crc),
+            crc32c,
         });
         *self.unfinished = None;
         Ok(())
@@ -325,261 +435,12 @@ impl Write for CheckpointFile<'_> {
     }
 }
 
-/// A checkpoint whose files were all found whole.
-#[derive(Clone, Debug)]
-pub struct Checkpoint {
-    path: PathBuf,
-    manifest: Manifest,
-}
-
-impl Checkpoint {
-    /// Opens one checkpoint and checks every byte of it.
-    ///
-    /// # Errors
-    /// [`Error::Damaged`] with the reason, if it is not whole.
-    pub fn open(path: &Path) -> Result<Self> {
-        let checked = Manifest::read(path).and_then(|manifest| {
-            for file in &manifest.files {
-                check_file(path, file)?;
-            }
-            Ok(manifest)
-        });
-        match checked {
-            Ok(manifest) => Ok(Self {
-                path: path.to_owned(),
-                manifest,
-            }),
-            Err(reason) => Err(Error::Damaged(Damaged {
-                path: path.to_owned(),
-                reason,
-            })),
-        }
-    }
-
-    /// Its folder.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The environment step at which it was taken.
-    pub fn step(&self) -> u64 {
-        self.manifest.step
-    }
-
-    /// The score it was given, if any.
-    pub fn score(&self) -> Option<f64> {
-        self.manifest.score
-    }
-
-    /// The names of its files, sorted.
-    pub fn files(&self) -> impl Iterator<Item = &str> {
-        self.manifest.files.iter().map(|file| &*file.name)
-    }
-
-    /// The bytes of one of its files.
-    pub fn read(&self, name: &str) -> Result<Vec<u8>> {
-        let path = self.file_path(name)?;
-        fs::read(&path).doing("read", &path)
-    }
-
-    /// One of its files, to be read piece by piece.
-    pub fn reader(&self, name: &str) -> Result<BufReader<File>> {
-        let path = self.file_path(name)?;
-        let file = File::open(&path).doing("open", &path)?;
-        Ok(BufReader::with_capacity(1 << 16, file))
-    }
-
-    /// What `times.json` holds, if it is there and can be read.
-    pub fn times(&self) -> Option<Value> {
-        let bytes = fs::read(self.path.join(TIMES)).ok()?;
-        serde_json::from_slice(&bytes).ok()
-    }
-
-    fn file_path(&self, name: &str) -> Result<PathBuf> {
-        let entry = self.manifest.entry(&self.path, name)?;
-        Ok(self.path.join(&entry.name))
-    }
-}
-
-/// A checkpoint that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damaged {
-    /// Its folder.
-    pub path: PathBuf,
-    /// What is wrong with it.
-    pub reason: Damage,
-}
-
-/// What can be wrong with a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Damage {
-    /// The manifest is not there: the write was not completed.
-    #[error("manifest.json is missing")]
-    NoManifest,
-    /// The manifest was changed or cut.
-    #[error("manifest.json is damaged ({0})")]
-    BadManifest(String),
-    /// The checkpoint was written by a newer version.
-    #[error("its format is {0}, this version reads up to {FORMAT}")]
-    NewerFormat(u32),
-    /// A file is not there.
-    #[error("{0} is missing")]
-    MissingFile(String),
-    /// A file has another length than when it was written.
-    #[error("{name} has {found} bytes instead of {expected}")]
-    Length {
-        /// The file.
-        name: String,
-        /// Its length now.
-        found: u64,
-        /// Its length when it was written.
-        expected: u64,
-    },
-    /// A file has the right length and other contents.
-    #[error("{0} has changed (its checksum differs)")]
-    Checksum(String),
-    /// A file could not be read.
-    #[error("{name} cannot be read: {message}")]
-    Unreadable {
-        /// The file.
-        name: String,
-        /// What the system said.
-        message: String,
-    },
-}
-
-impl fmt::Display for Damaged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the checkpoint {} cannot be used: {}",
-            self.path.display(),
-            self.reason
-        )
-    }
-}
-
-/// The newest checkpoint in a folder that is complete and undamaged, and those newer ones that
-/// are not, newest first. Changes nothing.
-///
-/// # Errors
-/// [`Error::NoCheckpoint`] if there is none.
-pub fn latest(folder: &Path) -> Result<(Checkpoint, Vec<Damaged>)> {
-    let found = if folder.is_dir() {
-        steps(folder)?
-    } else {
-        BTreeSet::new()
-    };
-    let mut damaged = Vec::new();
-    for step in found.into_iter().rev() {
-        match Checkpoint::open(&folder.join(folder_name(step))) {
-            Ok(checkpoint) => return Ok((checkpoint, damaged)),
-            Err(Error::Damaged(one)) => damaged.push(one),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(Error::NoCheckpoint {
-        path: folder.to_owned(),
-        damaged,
-    })
-}
-
-/// The checkpoint with the best score, if any has one and it is undamaged. Changes nothing.
-pub fn best(folder: &Path) -> Result<Option<Checkpoint>> {
-    let marker = folder.join(BEST);
-    match fs::read_to_string(&marker) {
-        Ok(name) => Checkpoint::open(&folder.join(name.trim())).map(Some),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).doing("read", &marker),
-    }
-}
-
-const FORMAT: u32 = 1;
 const MANIFEST: &str = "manifest.json";
 const TIMES: &str = "times.json";
 const BEST: &str = "best";
 const ASIDE: &str = ".writing-";
 const REPLACED: &str = ".replaced-";
 const REMOVED: &str = ".removed-";
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Manifest {
-    format: u32,
-    step: u64,
-    score: Option<f64>,
-    files: Vec<FileEntry>,
-    /// Checksum of the manifest with this field empty.
-    check: String,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct FileEntry {
-    name: String,
-    bytes: u64,
-    crc32c: String,
-}
-
-impl Manifest {
-    fn write(mut self, folder: &Path) -> Result<()> {
-        let path = folder.join(MANIFEST);
-        let malformed = |error: serde_json::Error| Error::Malformed {
-            path: path.clone(),
-            reason: error.to_string(),
-        };
-        self.check = self.checksum().map_err(malformed)?;
-        let mut text = serde_json::to_string_pretty(&self).map_err(malformed)?;
-        text.push('\n');
-        // The data's names must be on disk before the manifest says that they are.
-        sync_folder(folder)?;
-        replace_file(&path, text.as_bytes())
-    }
-
-    fn read(folder: &Path) -> Result<Self, Damage> {
-        #[derive(Deserialize)]
-        struct Format {
-            format: u32,
-        }
-        let bytes = match fs::read(folder.join(MANIFEST)) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Damage::NoManifest);
-            }
-            Err(error) => return Err(unreadable(MANIFEST, &error)),
-        };
-        let bad = |error: serde_json::Error| Damage::BadManifest(error.to_string());
-        let Format { format } = serde_json::from_slice(&bytes).map_err(bad)?;
-        if format > FORMAT {
-            return Err(Damage::NewerFormat(format));
-        }
-        let manifest: Self = serde_json::from_slice(&bytes).map_err(bad)?;
-        if manifest.check != manifest.checksum().map_err(bad)? {
-            return Err(Damage::BadManifest("its checksum differs".to_owned()));
-        }
-        if step_of(folder).is_some_and(|step| step != manifest.step) {
-            return Err(Damage::BadManifest(format!(
-                "it is that of step {}",
-                manifest.step
-            )));
-        }
-        Ok(manifest)
-    }
-
-    fn entry(&self, folder: &Path, name: &str) -> Result<&FileEntry> {
-        let found = self.files.iter().find(|entry| entry.name == name);
-        found.ok_or_else(|| Error::NoSuchFile {
-            path: folder.to_owned(),
-            name: name.to_owned(),
-            present: self.files.iter().map(|entry| entry.name.clone()).collect(),
-        })
-    }
-
-    fn checksum(&self) -> serde_json::Result<String> {
-        let mut bare = self.clone();
-        bare.check.clear();
-        Ok(hex(crc32c::crc32c(&serde_json::to_vec(&bare)?)))
-    }
-}
 
 /// Highest score; the earliest of those that are equal.
 fn best_of(manifests: &[Manifest]) -> Option<&Manifest> {
@@ -592,57 +453,6 @@ fn best_of(manifests: &[Manifest]) -> Option<&Manifest> {
         }
     }
     best.map(|(manifest, _)| manifest)
-}
-
-fn check_file(folder: &Path, entry: &FileEntry) -> Result<(), Damage> {
-    let name = &entry.name;
-    let path = folder.join(name);
-    check_length(&path, entry)?;
-    let mut file = File::open(&path).map_err(|error| unreadable(name, &error))?;
-    let mut crc = 0;
-    let mut piece = vec![0; 1 << 18];
-    loop {
-        match file.read(&mut piece) {
-            Ok(0) => break,
-            Ok(length) => crc = crc32c::crc32c_append(crc, &piece[..length]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(unreadable(name, &error)),
-        }
-    }
-    if hex(crc) != entry.crc32c {
-        return Err(Damage::Checksum(name.clone()));
-    }
-    Ok(())
-}
-
-fn check_length(path: &Path, entry: &FileEntry) -> Result<(), Damage> {
-    let name = &entry.name;
-    let found = match fs::metadata(path) {
-        Ok(file) => file.len(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Damage::MissingFile(name.clone()));
-        }
-        Err(error) => return Err(unreadable(name, &error)),
-    };
-    if found != entry.bytes {
-        return Err(Damage::Length {
-            name: name.clone(),
-            found,
-            expected: entry.bytes,
-        });
-    }
-    Ok(())
-}
-
-fn unreadable(name: &str, error: &io::Error) -> Damage {
-    Damage::Unreadable {
-        name: name.to_owned(),
-        message: error.to_string(),
-    }
-}
-
-fn hex(crc: u32) -> String {
-    format!("{crc:08x}")
 }
 
 fn folder_name(step: u64) -> String {

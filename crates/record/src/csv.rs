@@ -14,12 +14,12 @@ use crate::error::{Context, Error, Result};
 /// A CSV file that rows are appended to.
 ///
 /// A row may bring columns the file did not have: they are added at the right, and older rows
-/// get `nan` there. A row that lacks a column gets `nan` too. Every row is in the hands of the
-/// operating system when [`CsvFile::append`] returns.
+/// get `nan` there. A row that lacks a column gets `nan` too. [`CsvFile::append`] hands every row
+/// to the operating system before it returns.
 #[derive(Debug)]
 pub struct CsvFile {
     path: PathBuf,
-    /// Open as soon as there is a header; a file without columns is not made.
+    /// Open as soon as there is a header; a file without columns is not created.
     file: Option<File>,
     columns: Vec<String>,
     rows: usize,
@@ -47,15 +47,17 @@ impl CsvFile {
         }
     }
 
-    /// Goes on with a file as it was at `state`: rows and columns that came later are removed.
+    /// Continues a file as it was at `state`: rows and columns that came later are removed, and
+    /// cells that are no longer text become `nan`.
     ///
-    /// If the file is gone, a new one begins.
+    /// If the file is gone, a new one is started.
     ///
     /// # Errors
-    /// [`Error::CsvShort`] if the file holds less than it did at `state`.
+    /// [`Error::CsvShort`] if the file holds less than it did at `state`; [`Error::Malformed`] if
+    /// the names of its columns are damaged.
     pub fn resume(path: PathBuf, state: CsvState) -> Result<Self> {
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::create(path)),
             Err(error) => return Err(error).doing("read", &path),
         };
@@ -64,8 +66,21 @@ impl CsvFile {
             fs::remove_file(&path).doing("remove", &path)?;
             return Ok(Self::create(path));
         }
+        let text = String::from_utf8_lossy(&bytes);
         let mut lines = complete_lines(&text);
         let mut columns = lines.next().map(split_header).unwrap_or_default();
+        if columns
+            .iter()
+            .take(state.columns)
+            .any(|name| is_damaged(name))
+        {
+            return Err(Error::Malformed {
+                path,
+                reason: "the names of its columns are damaged. Restore the original file, or move \
+                         this one away to start a new one"
+                    .to_owned(),
+            });
+        }
         let found = lines.clone().count();
         if found < state.rows || columns.len() < state.columns {
             return Err(Error::CsvShort {
@@ -79,11 +94,13 @@ impl CsvFile {
         columns.truncate(state.columns);
         let mut kept = header_line(&columns);
         for line in lines.take(state.rows) {
-            let cells: Vec<&str> = line.split(',').take(state.columns).collect();
+            let cells = line.split(',').take(state.columns);
+            let cells = cells.map(|cell| if is_damaged(cell) { "nan" } else { cell });
+            let cells: Vec<&str> = cells.collect();
             kept.push_str(&cells.join(","));
             kept.push('\n');
         }
-        if kept != text {
+        if kept.as_bytes() != bytes {
             replace_file(&path, kept.as_bytes())?;
         }
         Ok(Self {
@@ -171,14 +188,15 @@ impl CsvFile {
         Ok(())
     }
 
-    /// Writes the file anew with more columns, the older rows padded, and the row `line`.
+    /// Rewrites the file with more columns, the older rows padded, and the row `line`.
     fn grow(&mut self, new: Vec<String>, line: &str) -> Result<()> {
         let padding = ",nan".repeat(new.len());
         let mut columns = self.columns.clone();
         columns.extend(new);
         let mut text = header_line(&columns);
         if self.file.is_some() {
-            let old = fs::read_to_string(&self.path).doing("read", &self.path)?;
+            let old = fs::read(&self.path).doing("read", &self.path)?;
+            let old = String::from_utf8_lossy(&old);
             for row in complete_lines(&old).skip(1) {
                 text.push_str(row);
                 text.push_str(&padding);
@@ -250,6 +268,11 @@ fn open_to_append(path: &Path) -> Result<File> {
         .append(true)
         .open(path)
         .doing("open", path)
+}
+
+/// Whether text was read from bytes that are not text: a number has no such character.
+fn is_damaged(text: &str) -> bool {
+    text.contains(char::REPLACEMENT_CHARACTER)
 }
 
 /// The lines that end: one that was cut short by a crash has no newline.
@@ -358,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_lost_rows_is_refused_and_a_lost_file_begins_anew() {
+    fn a_file_that_lost_rows_is_refused_and_a_lost_file_is_started_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("p.csv");
         fs::write(&path, "a,b\n1,2\n3,").unwrap();
@@ -376,6 +399,36 @@ mod tests {
         let mut csv = CsvFile::resume(path.clone(), state).unwrap();
         csv.append(&[("a", 5.0)]).unwrap();
         assert_eq!(text(&path), "a\n5\n");
+    }
+
+    /// One flipped bit in a table does not keep a run from continuing.
+    #[test]
+    fn bytes_that_are_not_text_cost_their_cell_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.csv");
+        let state = CsvState {
+            rows: 2,
+            columns: 2,
+        };
+        // The second cell is damaged, and so is a row after the checkpoint.
+        fs::write(&path, b"a,b\n1,\xb2\n3,4\n\xff,6\n").unwrap();
+        let mut csv = CsvFile::resume(path.clone(), state).unwrap();
+        assert_eq!(text(&path), "a,b\n1,nan\n3,4\n");
+        csv.append(&[("b", 5.0)]).unwrap();
+        assert_eq!(text(&path), "a,b\n1,nan\n3,4\nnan,5\n");
+        // Damaged while the run writes: a new column still finds its place.
+        fs::write(&path, b"a,b\n1,\xb2\n3,4\nnan,5\n").unwrap();
+        csv.append(&[("c", 6.0)]).unwrap();
+        assert_eq!(Table::read(&path).unwrap().rows[3][2], 6.0);
+
+        let damaged = b"a,\xe2\n1,2\n3,4\n";
+        fs::write(&path, damaged).unwrap();
+        let error = CsvFile::resume(path.clone(), state).unwrap_err();
+        assert!(
+            error.to_string().contains("Restore the original file"),
+            "{error}"
+        );
+        assert_eq!(fs::read(&path).unwrap(), damaged);
     }
 
     #[test]
@@ -413,7 +466,7 @@ mod tests {
         csv.file = Some(open_to_append(Path::new("/dev/full")).unwrap());
         let error = csv.append(&[("a", 2.0)]).unwrap_err().to_string();
         assert!(
-            error.contains("p.csv") && error.contains("Free some space"),
+            error.contains("p.csv") && error.contains("Free some disk space"),
             "{error}"
         );
         assert_eq!(csv.state().rows, 1);

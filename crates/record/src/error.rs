@@ -19,20 +19,9 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// The run folder to create is already there.
-    #[error(
-        "the run folder {} exists already; nothing was written. Choose another --name, or go on \
-         with that run: starling resume {}",
-        path.display(),
-        path.display()
-    )]
-    Exists {
-        /// The folder.
-        path: PathBuf,
-    },
     /// The path does not hold a run.
     #[error(
-        "{} is not a run folder: it has no {missing}. Give a folder of the form \
+        "{} is not a run folder: it has no {missing}. Run folders look like \
          runs/<env>/<algo>/<name>-s<seed>-<utc>",
         path.display()
     )]
@@ -44,7 +33,7 @@ pub enum Error {
     },
     /// Another process is writing to the run.
     #[error(
-        "the run {} is in use by another process. Wait until that one has ended, or stop it",
+        "the run {} is in use by another process. Wait for it to end, or stop it",
         path.display()
     )]
     InUse {
@@ -64,8 +53,8 @@ pub enum Error {
     /// A CSV file ends before the point at which the checkpoint was taken.
     #[error(
         "{} holds {found} complete rows of {columns} columns, but the checkpoint was taken after \
-         {expected} rows of {expected_columns} columns. Put the original file back, or move this \
-         one away to begin a new one",
+         {expected} rows of {expected_columns} columns. Restore the original file, or move this \
+         one away to start a new one",
         path.display()
     )]
     CsvShort {
@@ -88,7 +77,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// There is no checkpoint to go on from.
+    /// There is no checkpoint that can be used.
     #[error(
         "no complete checkpoint in {}{}. Start the run again with starling train",
         path.display(),
@@ -114,7 +103,7 @@ pub enum Error {
         present: Vec<String>,
     },
     /// A checkpoint was committed while one of its files was still being written.
-    #[error("the checkpoint file {name} was begun but not finished, so the checkpoint is not kept")]
+    #[error("the checkpoint file {name} was not finished, so the checkpoint is not kept")]
     Unfinished {
         /// The file.
         name: String,
@@ -148,11 +137,11 @@ impl<T> Context<T> for io::Result<T> {
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied => {
-            ". Choose a folder you may write to, or change its permissions"
+            ". Choose a folder that you have permission to use, or change its permissions"
         }
-        io::ErrorKind::ReadOnlyFilesystem => ". Choose a folder on a disk that can be written to",
+        io::ErrorKind::ReadOnlyFilesystem => ". Choose a folder on a writable disk",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            ". Free some space, then go on from the last checkpoint with starling resume"
+            ". Free some disk space; a run continues from its last checkpoint with starling resume"
         }
         io::ErrorKind::NotADirectory => ". Part of this path is a file; choose another folder",
         io::ErrorKind::NotFound => ". Check the path",

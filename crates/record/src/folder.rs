@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::durable::replace_file;
+use crate::durable::{create_folders, remove_leftovers, replace_file, sync_parent};
 use crate::error::{Context, Error, Result};
 use crate::utc;
 
@@ -20,20 +20,27 @@ use crate::utc;
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    /// Held, never read.
-    _lock: Option<Lock>,
+    lock: Option<Lock>,
 }
 
-/// A file that is locked for as long as the value lives.
+/// The folder and a file in it, locked for as long as the value lives.
+///
+/// The lock of the folder holds when somebody deletes the file; that of the file is seen by other
+/// machines where the folder is on a network file system.
 #[derive(Debug)]
-struct Lock(File);
+struct Lock {
+    locked: Vec<File>,
+    warning: Option<String>,
+}
 
 impl Drop for Lock {
-    /// Closing the file is not enough: a process that is being started at this moment has it open
-    /// too.
+    /// Closing the files is not enough: a process that is being started at this moment has them
+    /// open too.
     fn drop(&mut self) {
-        // Where locks are unknown there is none.
-        let _ = self.0.unlock();
+        for file in &self.locked {
+            // Where locks are unknown there is none.
+            let _ = file.unlock();
+        }
     }
 }
 
@@ -79,12 +86,11 @@ pub struct GitState {
 }
 
 impl RunFolder {
-    /// Makes the folder of a new run under `root` (usually `runs`) and locks it.
+    /// Creates the folder of a new run under `root` (usually `runs`) and locks it.
     ///
-    /// Slashes and other characters that are not fit for a file name become dashes.
-    ///
-    /// # Errors
-    /// [`Error::Exists`] if there is such a run already; nothing is written then.
+    /// Slashes and other characters that are not fit for a file name become dashes. If there is
+    /// such a folder already, because an equal run was started in the same second, the name gets
+    /// a suffix: `-2`, `-3`, ….
     pub fn create(
         root: &Path,
         env: &str,
@@ -96,23 +102,27 @@ impl RunFolder {
         let parent = root
             .join(component("environment id", env)?)
             .join(component("algorithm name", algo)?);
-        let path = parent.join(format!(
+        let name = format!(
             "{}-s{seed}-{}",
             component("run name", name)?,
             utc::compact(time)
-        ));
-        fs::create_dir_all(&parent).doing("create the folder", &parent)?;
-        match fs::create_dir(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(Error::Exists { path });
+        );
+        create_folders(&parent)?;
+        let mut path = parent.join(&name);
+        for suffix in 2_u64.. {
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    path = parent.join(format!("{name}-{suffix}"));
+                }
+                created => {
+                    created.doing("create the folder", &path)?;
+                    break;
+                }
             }
-            made => made.doing("create the folder", &path)?,
         }
-        let lock = lock(&path)?;
-        Ok(Self {
-            path,
-            _lock: Some(lock),
-        })
+        sync_parent(&path)?;
+        let lock = Some(lock(&path)?);
+        Ok(Self { path, lock })
     }
 
     /// Opens the folder of a run to read from it, also while it is being written.
@@ -125,18 +135,26 @@ impl RunFolder {
         }
         Ok(Self {
             path: path.to_owned(),
-            _lock: None,
+            lock: None,
         })
     }
 
-    /// Opens the folder of a run to go on writing to it.
+    /// Opens the folder of a run to continue writing to it, and removes files that were being
+    /// written when the run was killed.
     ///
     /// # Errors
     /// [`Error::InUse`] if another process is writing to it.
     pub fn open_to_write(path: &Path) -> Result<Self> {
         let mut run = Self::open(path)?;
-        run._lock = Some(lock(path)?);
+        run.lock = Some(lock(path)?);
+        remove_leftovers(path);
         Ok(run)
+    }
+
+    /// What the user should know about the folder: that it could not be locked, because its file
+    /// system has no locks.
+    pub fn warning(&self) -> Option<&str> {
+        self.lock.as_ref()?.warning.as_deref()
     }
 
     /// The folder itself.
@@ -205,6 +223,14 @@ impl RunFolder {
         fs::read_to_string(&path).doing("read", &path)
     }
 
+    /// The resolved configuration as a tree of settings.
+    pub fn settings(&self) -> Result<Value> {
+        serde_saphyr::from_str(&self.read_config()?).map_err(|error| Error::Malformed {
+            path: self.config_path(),
+            reason: error.to_string(),
+        })
+    }
+
     /// Writes the parameters, nested or flat, as rllab's viskit reads them.
     pub fn write_params(&self, params: &Value) -> Result<()> {
         write_json(&self.params_path(), params)
@@ -239,17 +265,24 @@ impl RunFolder {
         let folder = parts.next().unwrap_or_default();
         let algo = parts.next().unwrap_or_default();
         let env = parts.next().unwrap_or_default();
-        let without_time = folder.rsplit_once('-').map_or(&*folder, |(front, _)| front);
-        let (name, seed) = without_time
-            .rsplit_once("-s")
-            .and_then(|(name, seed)| Some((name.to_owned(), seed.parse().ok()?)))
-            .unwrap_or((folder, 0));
+        let (name, seed) = match FolderName::parse(&folder) {
+            Some(parts) => (parts.name.to_owned(), parts.seed),
+            None => (folder, 0),
+        };
         RunInfo {
             env,
             algo,
             name,
             seed,
         }
+    }
+
+    /// When the run was started, as its folder's name says: later runs compare as greater.
+    pub(crate) fn started(&self) -> Option<(String, u64)> {
+        let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let folder = path.file_name()?.to_string_lossy();
+        let parts = FolderName::parse(&folder)?;
+        Some((parts.time.to_owned(), parts.suffix))
     }
 }
 
@@ -294,7 +327,34 @@ pub fn host_name() -> String {
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
-const CONFIG: &str = "config.yaml";
+pub(crate) const CONFIG: &str = "config.yaml";
+
+/// The parts of `<name>-s<seed>-<utc>` or `<name>-s<seed>-<utc>-<suffix>`.
+struct FolderName<'a> {
+    name: &'a str,
+    seed: u64,
+    time: &'a str,
+    suffix: u64,
+}
+
+impl<'a> FolderName<'a> {
+    fn parse(folder: &'a str) -> Option<Self> {
+        let (mut front, mut time) = folder.rsplit_once('-')?;
+        let mut suffix = 1;
+        if let Ok(number) = time.parse() {
+            suffix = number;
+            (front, time) = front.rsplit_once('-')?;
+        }
+        let (name, seed) = front.rsplit_once("-s")?;
+        let seed = seed.parse().ok()?;
+        Some(Self {
+            name,
+            seed,
+            time,
+            suffix,
+        })
+    }
+}
 
 /// One component of a path, made from a name that a person chose.
 fn component(what: &'static str, name: &str) -> Result<String> {
@@ -317,24 +377,77 @@ fn component(what: &'static str, name: &str) -> Result<String> {
 }
 
 fn lock(run: &Path) -> Result<Lock> {
-    let path = run.join(".lock");
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .doing("open", &path)?;
-    match file.try_lock() {
-        Ok(()) => Ok(Lock(file)),
-        Err(TryLockError::WouldBlock) => Err(Error::InUse {
-            path: run.to_owned(),
-        }),
-        // Some network file systems know no locks. That is no reason to refuse a run there.
-        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
-            Ok(Lock(file))
+    let mut lock = Lock {
+        locked: Vec::new(),
+        warning: None,
+    };
+    // Not every system lets a folder be opened or locked; the file below is locked all the same.
+    if let Ok(folder) = File::open(run) {
+        match folder.try_lock() {
+            Ok(()) => lock.locked.push(folder),
+            Err(TryLockError::WouldBlock) => return Err(in_use(run)),
+            Err(TryLockError::Error(_)) => {}
         }
-        Err(TryLockError::Error(error)) => Err(error).doing("lock", &path),
     }
+    let path = run.join(".lock");
+    loop {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .doing("open", &path)?;
+        lock.warning = locked(run, &path, file.try_lock())?;
+        // Somebody may have deleted the file before it was locked: then others lock another one.
+        if lock.warning.is_some() || is_same(&file, &path) {
+            lock.locked.push(file);
+            return Ok(lock);
+        }
+    }
+}
+
+fn in_use(run: &Path) -> Error {
+    let path = run.to_owned();
+    Error::InUse { path }
+}
+
+/// Whether the run may be used after an attempt to lock it, and with which warning.
+fn locked(
+    run: &Path,
+    path: &Path,
+    attempt: Result<(), TryLockError>,
+) -> Result<Option<String>, Error> {
+    match attempt {
+        Ok(()) => Ok(None),
+        Err(TryLockError::WouldBlock) => Err(in_use(run)),
+        // Some network file systems have no locks. That is no reason to refuse a run there.
+        Err(TryLockError::Error(error)) if has_no_locks(&error) => Ok(Some(format!(
+            "{} cannot be locked ({error}); do not start another process on this run",
+            run.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(error).doing("lock", path),
+    }
+}
+
+fn has_no_locks(error: &io::Error) -> bool {
+    let no_locks_available = if cfg!(target_os = "linux") { 37 } else { 77 };
+    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(no_locks_available)
+}
+
+/// Whether an open file is the one at `path`.
+#[cfg(unix)]
+fn is_same(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
+        _ => false,
+    }
+}
+
+/// Elsewhere an open file cannot be deleted.
+#[cfg(not(unix))]
+fn is_same(_: &File, _: &Path) -> bool {
+    true
 }
 
 fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
@@ -378,15 +491,33 @@ mod tests {
         assert!(run.path().is_dir());
     }
 
+    /// A sweep starts several runs in the same second.
     #[test]
-    fn an_existing_folder_is_refused_and_left_alone() {
+    fn equal_runs_of_the_same_second_get_folders_of_their_own() {
         let root = tempfile::tempdir().unwrap();
-        let run = create(root.path()).unwrap();
-        run.write_config("seed: 7\n").unwrap();
-        let error = create(root.path()).unwrap_err();
-        assert!(matches!(error, Error::Exists { .. }));
-        assert!(error.to_string().contains("starling resume"), "{error}");
-        assert_eq!(run.read_config().unwrap(), "seed: 7\n");
+        let runs: Vec<RunFolder> = std::thread::scope(|scope| {
+            let started: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| create(root.path()).unwrap()))
+                .collect();
+            let runs = started.into_iter().map(|thread| thread.join().unwrap());
+            runs.collect()
+        });
+        let mut names: Vec<String> = runs
+            .iter()
+            .map(|run| run.path().file_name().unwrap().to_string_lossy().into())
+            .collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 8);
+        assert_eq!(names[0], "first-try-s7-20261115T082500Z");
+        assert_eq!(names[1], "first-try-s7-20261115T082500Z-2");
+        for run in &runs {
+            let info = run.info().unwrap();
+            assert_eq!((info.name.as_str(), info.seed), ("first-try", 7));
+        }
+        let mut started: Vec<_> = runs.iter().map(|run| run.started().unwrap()).collect();
+        started.sort();
+        assert_eq!(started[7], ("20261115T082500Z".to_owned(), 8));
     }
 
     #[test]
@@ -408,12 +539,56 @@ mod tests {
         RunFolder::open(&path).unwrap();
         let error = RunFolder::open_to_write(&path).unwrap_err();
         assert!(matches!(error, Error::InUse { .. }), "{error}");
+        // The lock does not depend on a file that anybody can delete.
+        fs::remove_file(path.join(".lock")).unwrap();
+        let error = RunFolder::open_to_write(&path).unwrap_err();
+        assert!(matches!(error, Error::InUse { .. }), "{error}");
         drop(run);
-        RunFolder::open_to_write(&path).unwrap();
+        let run = RunFolder::open_to_write(&path).unwrap();
+        assert_eq!(run.warning(), None);
     }
 
     #[test]
-    fn what_is_no_run_is_said_to_be_none() {
+    fn a_file_system_without_locks_is_a_warning() {
+        let run = Path::new("runs/a");
+        let attempt = |error: io::Error| locked(run, run, Err(TryLockError::Error(error)));
+        let no_locks = if cfg!(target_os = "linux") { 37 } else { 77 };
+        let errors = [
+            io::Error::from_raw_os_error(no_locks),
+            io::ErrorKind::Unsupported.into(),
+        ];
+        for error in errors {
+            let warning = attempt(error).unwrap().unwrap();
+            assert!(warning.contains("runs/a cannot be locked"), "{warning}");
+        }
+        assert!(attempt(io::ErrorKind::PermissionDenied.into()).is_err());
+        assert_eq!(locked(run, run, Ok(())).unwrap(), None);
+        let error = locked(run, run, Err(TryLockError::WouldBlock)).unwrap_err();
+        assert!(matches!(error, Error::InUse { .. }), "{error}");
+    }
+
+    #[test]
+    fn what_a_kill_left_behind_is_removed_when_the_run_continues() {
+        let root = tempfile::tempdir().unwrap();
+        let run = create(root.path()).unwrap();
+        run.write_config("seed: 7\n").unwrap();
+        let path = run.path().to_owned();
+        drop(run);
+        let litter = [".params.json.new", ".version.json.new", ".progress.csv.new"];
+        for name in litter {
+            fs::write(path.join(name), "{").unwrap();
+        }
+        fs::write(path.join("mine.new"), "").unwrap();
+        RunFolder::open(&path).unwrap();
+        assert!(path.join(litter[0]).exists());
+        RunFolder::open_to_write(&path).unwrap();
+        let left = litter.iter().filter(|name| path.join(name).exists());
+        assert_eq!(left.count(), 0);
+        assert!(path.join("mine.new").exists() && path.join("config.yaml").exists());
+    }
+
+    #[test]
+    fn a_folder_without_a_run_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let error = RunFolder::open(root.path()).unwrap_err();
         assert!(error.to_string().contains("config.yaml"), "{error}");
@@ -443,7 +618,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let run = |arguments: &[&str]| git(root.path(), arguments);
         if run(&["init", "-q"]).is_none() {
-            println!("SKIPPED: git is not installed");
+            let test = "record: git_state_knows_clean_from_dirty";
+            starling_testing::skip("git", test, "git is not installed");
             return;
         }
         fs::write(root.path().join("a.txt"), "one\n").unwrap();

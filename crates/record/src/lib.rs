@@ -8,33 +8,40 @@
 //!   progress.csv    metrics of training, one row per report
 //!   eval.csv        evaluations, one row each
 //!   events.out.*    both for TensorBoard
-//!   log.txt         what was said
+//!   log.txt         the log
 //!   checkpoints/    <step>/ with manifest.json; the file best names the best one
 //! ```
 //!
 //! Read first: [`RunFolder`] (names, fixed files, the lock), [`Recorder`] (metrics, and how
-//! they continue after a resume), [`Checkpoints`] (complete or not there).
+//! they continue after a resume), [`Checkpoints`] (complete or not there), [`Comparison`] (what
+//! several runs reached).
 //!
 //! Nothing here knows what is trained or how. All files are either appended to row by row or
 //! written aside and renamed, so that a crash or a full disk loses at most the last row.
 
 pub mod checkpoint;
+mod comparison;
 pub mod csv;
 mod durable;
 mod error;
 mod folder;
 mod metrics;
 pub mod plot;
+mod runs;
 mod scores;
 mod statistics;
 pub mod tensorboard;
 mod utc;
 
-pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, Damage, Damaged, Retention};
+pub use checkpoint::{
+    Checkpoint, CheckpointWriter, Checkpoints, Committed, Damage, Damaged, Retention,
+};
+pub use comparison::{Comparison, FinalScore, Group, Kind, Measure};
 pub use csv::Table;
 pub use error::{Error, Result};
 pub use folder::{GitState, RunFolder, RunInfo, Version, host_name};
 pub use metrics::{OpenTables, Recorder, RecorderState, Row, STEP_COLUMN, Summary, Window};
-pub use plot::{Band, PlotOptions, RETURN_COLUMNS, Run, plot};
+pub use plot::{Band, PlotOptions, plot};
+pub use runs::{Ending, RETURN_COLUMNS, Run, SCORE_COLUMN, Source, find_runs};
 pub use scores::{GameScores, scores_of};
-pub use statistics::{Aggregate, Estimate, aggregate, interquartile_mean};
+pub use statistics::{Aggregate, Estimate, FEWEST_RUNS, aggregate, interquartile_mean};

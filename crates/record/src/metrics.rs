@@ -193,7 +193,7 @@ pub struct RecorderState {
 }
 
 impl Recorder {
-    /// Begins the files of a new run.
+    /// Starts the files of a new run.
     pub fn create(run: &RunFolder) -> Result<Self> {
         Ok(Self {
             progress: CsvFile::create(run.progress_path()),
@@ -203,7 +203,7 @@ impl Recorder {
         })
     }
 
-    /// Goes on with the files of a run as they were at `state`; what came later is removed
+    /// Continues the files of a run as they were at `state`; what came later is removed
     /// from the tables and, by a mark that TensorBoard understands, from its curves.
     pub fn resume(run: &RunFolder, state: RecorderState) -> Result<Self> {
         Ok(Self {
@@ -256,7 +256,7 @@ impl Recorder {
         }
     }
 
-    /// The tables as they are now, to be brought to the disk by whoever has the time.
+    /// The tables as they are now, to be synced to disk by another thread.
     pub fn tables(&self) -> Result<OpenTables> {
         let tables = [self.progress.handle()?, self.eval.handle()?];
         Ok(OpenTables(tables.into_iter().flatten().collect()))

@@ -1,7 +1,7 @@
-//! Learning curves: several runs of one kind become one curve with a band.
+//! Learning curves: runs that differ in their seeds only become one curve with a band.
 //!
-//! Read first: [`Run`] (what is plotted), [`PlotOptions`], [`Chart`] (the curves, ready to be
-//! drawn as a page or as a picture).
+//! Read first: [`PlotOptions`], [`Chart`] (the curves, ready to be drawn as a page or as a
+//! picture). Which runs belong together is decided by [`Comparison`].
 
 mod axis;
 mod html;
@@ -9,49 +9,11 @@ mod png;
 
 use std::path::{Path, PathBuf};
 
+use crate::comparison::{Comparison, Group};
 use crate::csv::Table;
 use crate::durable::replace_file;
-use crate::error::{Error, Result};
-use crate::folder::{RunFolder, RunInfo};
+use crate::error::Result;
 use crate::metrics::{STEP_COLUMN, Summary};
-
-/// One run, as a plot needs it.
-#[derive(Clone, Debug)]
-pub struct Run {
-    /// What the run is.
-    pub info: RunInfo,
-    /// Its metrics, with a column [`STEP_COLUMN`].
-    pub table: Table,
-}
-
-impl Run {
-    /// Reads a run's `progress.csv`.
-    pub fn read(run: &RunFolder) -> Result<Self> {
-        Ok(Self {
-            info: run.info()?,
-            table: Table::read(&run.progress_path())?,
-        })
-    }
-
-    /// The last value of a column, by default of the returns.
-    pub fn last(&self, key: Option<&str>) -> Option<f64> {
-        let values = match key {
-            Some(key) => self.table.column(key)?,
-            None => RETURN_COLUMNS
-                .iter()
-                .find_map(|name| self.table.column(name))?,
-        };
-        values.into_iter().rev().find(|value| !value.is_nan())
-    }
-
-    /// Reads a run's `eval.csv` instead.
-    pub fn read_eval(run: &RunFolder) -> Result<Self> {
-        Ok(Self {
-            info: run.info()?,
-            table: Table::read(&run.eval_path())?,
-        })
-    }
-}
 
 /// What the band around the mean of several runs shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,8 +28,6 @@ pub enum Band {
 /// How to plot.
 #[derive(Clone, Debug, Default)]
 pub struct PlotOptions {
-    /// The column to plot; by default the first there is of [`RETURN_COLUMNS`].
-    pub key: Option<String>,
     /// The title; by default the environments and what is plotted.
     pub title: Option<String>,
     /// What the band shows.
@@ -76,13 +36,10 @@ pub struct PlotOptions {
     pub dark: bool,
 }
 
-/// The columns that hold an episode's return, in the order in which they are looked for.
-pub const RETURN_COLUMNS: [&str; 3] = ["ReturnAverage", "charts/episodic_return", "Return"];
-
-/// Draws the runs to `plot.html` (one file that works offline) and `plot.png` in `folder`, and
-/// returns their paths. Runs of the same environment and algorithm become one curve.
-pub fn plot(runs: &[Run], options: &PlotOptions, folder: &Path) -> Result<[PathBuf; 2]> {
-    let chart = Chart::of(runs, options)?;
+/// Draws the groups of runs to `plot.html` (one file that works offline) and `plot.png` in
+/// `folder`, one curve each, and returns their paths.
+pub fn plot(runs: &Comparison, options: &PlotOptions, folder: &Path) -> Result<[PathBuf; 2]> {
+    let chart = Chart::of(runs, options);
     let paths = [folder.join("plot.html"), folder.join("plot.png")];
     replace_file(&paths[0], chart.to_html().as_bytes())?;
     replace_file(&paths[1], &chart.to_png(options.dark)?)?;
@@ -107,7 +64,7 @@ pub struct Chart {
 /// The mean of one or more runs, and how far they spread. NaN where no run reaches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// Algorithm and, if they differ, environment.
+    /// Algorithm, the settings that differ and, if there are several, the environment.
     pub label: String,
     /// How many runs there are in it.
     pub runs: usize,
@@ -120,42 +77,35 @@ pub struct Curve {
 }
 
 impl Chart {
-    /// Groups the runs by environment and algorithm. Each run is interpolated between its
-    /// rows; one that ended before others of its group keeps its last value.
-    pub fn of(runs: &[Run], options: &PlotOptions) -> Result<Self> {
-        let key = choose_key(runs, options)?;
-        let mut series: Vec<(&RunInfo, Series)> = runs
+    /// The curves of groups of runs. Each run is interpolated between its rows; one that ended
+    /// before others of its group keeps its last value.
+    pub fn of(runs: &Comparison, options: &PlotOptions) -> Self {
+        let series: Vec<(&Group, Vec<Series>)> = runs
+            .groups
             .iter()
-            .map(|run| (&run.info, Series::of(&run.table, &key)))
-            .filter(|(_, series)| !series.0.is_empty())
-            .collect();
-        if series.is_empty() {
-            return Err(Error::NothingToPlot {
-                reason: format!("no run has a number in the column {key} yet"),
-            });
-        }
-        series.sort_by_key(|(info, _)| (&info.env, &info.algo, info.seed, &info.name));
-        let x = common_steps(&series);
-        let mut envs: Vec<&str> = series.iter().map(|(info, _)| &*info.env).collect();
-        envs.dedup();
-        let curves: Vec<Curve> = series
-            .chunk_by(|(a, _), (b, _)| (&a.env, &a.algo) == (&b.env, &b.algo))
             .map(|group| {
-                let info = group[0].0;
-                let label = if envs.len() > 1 {
-                    format!("{}, {}", info.algo, info.env)
-                } else {
-                    info.algo.clone()
-                };
-                Curve::of(label, group, &x, options.band)
+                let column = &group.measure.column;
+                let series = group.runs.iter();
+                let series = series.map(|run| Series::of(&run.table, column));
+                (group, series.collect())
             })
             .collect();
-        let is_return = RETURN_COLUMNS.contains(&&*key);
-        let y_label = if is_return {
-            "episode return".to_owned()
-        } else {
-            key.clone()
-        };
+        let x = common_steps(series.iter().flat_map(|(_, series)| series));
+        let envs = runs.envs();
+        let curves: Vec<Curve> = series
+            .iter()
+            .map(|(group, series)| {
+                let mut label = group.label();
+                if envs.len() > 1 {
+                    label = format!("{label}, {}", group.env);
+                }
+                Curve::of(label, series, &x, options.band)
+            })
+            .collect();
+        let mut measured: Vec<&str> = runs.groups.iter().map(|g| g.measure.label()).collect();
+        measured.sort_unstable();
+        measured.dedup();
+        let y_label = measured.join(" or ");
         let title = options
             .title
             .clone()
@@ -169,13 +119,13 @@ impl Chart {
         } else {
             String::new()
         };
-        Ok(Self {
+        Self {
             title,
             y_label,
             note,
             x,
             curves,
-        })
+        }
     }
 
     /// The smallest and the largest number to be seen on the y axis.
@@ -192,7 +142,7 @@ impl Chart {
 }
 
 impl Curve {
-    fn of(label: String, group: &[(&RunInfo, Series)], x: &[f64], band: Band) -> Self {
+    fn of(label: String, group: &[Series], x: &[f64], band: Band) -> Self {
         let mut curve = Self {
             label,
             runs: group.len(),
@@ -200,12 +150,10 @@ impl Curve {
             low: Vec::with_capacity(x.len()),
             high: Vec::with_capacity(x.len()),
         };
-        let ends = group
-            .iter()
-            .filter_map(|(_, series)| Some(series.0.last()?.0));
+        let ends = group.iter().filter_map(|series| Some(series.0.last()?.0));
         let end = ends.fold(f64::NEG_INFINITY, f64::max);
         for &step in x {
-            let at = |(_, series): &(_, Series)| series.at(step).filter(|_| step <= end);
+            let at = |series: &Series| series.at(step).filter(|_| step <= end);
             let summary = Summary::of(group.iter().filter_map(at));
             let (low, high) = match band {
                 Band::MinMax => (summary.min, summary.max),
@@ -232,7 +180,7 @@ const COLOURS: [&str; 8] = [
     "#2f7ed8", "#e8731c", "#1a9e77", "#d6438a", "#8a63d2", "#b8860b", "#17a2b8", "#8c6d5a",
 ];
 
-/// More points than this are not to be seen in a picture.
+/// A picture does not show more points than this.
 const MOST_POINTS: usize = 2000;
 
 /// Points of one run, by rising step.
@@ -274,40 +222,9 @@ impl Series {
     }
 }
 
-fn choose_key(runs: &[Run], options: &PlotOptions) -> Result<String> {
-    let has = |key: &str| {
-        runs.iter()
-            .any(|run| run.table.columns.iter().any(|column| column == key))
-    };
-    let wanted: Vec<&str> = match &options.key {
-        Some(key) => vec![key],
-        None => RETURN_COLUMNS.to_vec(),
-    };
-    if let Some(key) = wanted.iter().find(|key| has(key)) {
-        return Ok((*key).to_owned());
-    }
-    let mut present: Vec<&str> = runs
-        .iter()
-        .flat_map(|run| run.table.columns.iter().map(|column| &**column))
-        .collect();
-    present.sort_unstable();
-    present.dedup();
-    Err(Error::NothingToPlot {
-        reason: if present.is_empty() {
-            "the runs have no rows yet".to_owned()
-        } else {
-            format!(
-                "no column {}; there is: {}",
-                wanted.join(" or "),
-                present.join(", ")
-            )
-        },
-    })
-}
-
 /// All steps at which some run has a point, or as many evenly spaced ones as can be seen.
-fn common_steps(series: &[(&RunInfo, Series)]) -> Vec<f64> {
-    let points = series.iter().flat_map(|(_, series)| &series.0);
+fn common_steps<'a>(series: impl Iterator<Item = &'a Series>) -> Vec<f64> {
+    let points = series.flat_map(|series| &series.0);
     let mut steps: Vec<f64> = points.map(|(x, _)| *x).collect();
     steps.sort_by(f64::total_cmp);
     steps.dedup();
@@ -322,27 +239,39 @@ fn common_steps(series: &[(&RunInfo, Series)]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::RunInfo;
+    use crate::runs::{Ending, Run, Source};
+    use serde_json::Value;
 
     fn run(algo: &str, seed: u64, csv: &str) -> Run {
         Run {
+            path: format!("runs/{algo}/{seed}").into(),
             info: RunInfo {
                 env: "CartPole-v1".to_owned(),
                 algo: algo.to_owned(),
                 name: "t".to_owned(),
                 seed,
             },
+            started: None,
+            settings: Value::Null,
+            ending: Ending::Finished,
+            source: Source::Training,
             table: Table::parse(csv),
         }
     }
 
+    fn chart(runs: &[Run]) -> Chart {
+        let compared = Comparison::of(runs.to_vec(), None).unwrap();
+        Chart::of(&compared, &PlotOptions::default())
+    }
+
     #[test]
     fn runs_of_one_kind_become_one_curve() {
-        let runs = [
+        let chart = chart(&[
             run("ppo", 2, "env_steps,ReturnAverage\n0,2\n10,4\n20,6\n"),
             run("dqn", 1, "env_steps,ReturnAverage\n0,nan\n10,1\n"),
             run("ppo", 1, "env_steps,ReturnAverage\n0,0\n20,20\n30,40\n"),
-        ];
-        let chart = Chart::of(&runs, &PlotOptions::default()).unwrap();
+        ]);
         assert_eq!(chart.x, [0.0, 10.0, 20.0, 30.0]);
         let labels: Vec<String> = chart.curves.iter().map(Curve::legend).collect();
         assert_eq!(labels, ["dqn", "ppo (2 runs)"]);
@@ -355,35 +284,25 @@ mod tests {
         let dqn = &chart.curves[0];
         assert!(dqn.mean[0].is_nan() && dqn.mean[1] == 1.0 && dqn.mean[2].is_nan());
         assert_eq!(chart.y_range(), (0.0, 40.0));
-        assert_eq!(chart.title, "CartPole-v1: episode return");
+        assert_eq!(chart.title, "CartPole-v1: return");
     }
 
+    /// On Atari the return may be of one life and of clipped rewards.
     #[test]
-    fn a_missing_column_is_answered_with_those_there_are() {
-        let runs = [run("ppo", 1, "env_steps,losses/value\n0,1\n")];
-        let error = Chart::of(&runs, &PlotOptions::default())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("there is: env_steps, losses/value"),
-            "{error}"
+    fn the_score_of_whole_games_is_drawn_where_there_is_one() {
+        let csv = "env_steps,ReturnAverage,GameScoreAverage\n0,1,nan\n10,2,300\n20,3,500\n";
+        let chart = chart(&[run("ppo", 1, csv)]);
+        assert_eq!(chart.y_label, "game score");
+        assert_eq!(
+            (chart.x, &*chart.curves[0].mean),
+            (vec![10.0, 20.0], &[300.0, 500.0][..])
         );
-        let options = PlotOptions {
-            key: Some("losses/value".to_owned()),
-            band: Band::Std,
-            ..PlotOptions::default()
-        };
-        assert_eq!(Chart::of(&runs, &options).unwrap().y_label, "losses/value");
-        let empty = [run("ppo", 1, "env_steps,ReturnAverage\n0,nan\n")];
-        assert!(Chart::of(&empty, &PlotOptions::default()).is_err());
-        assert!(Chart::of(&[], &PlotOptions::default()).is_err());
     }
 
     #[test]
     fn long_runs_are_thinned() {
         let rows: String = (0..5000).map(|i| format!("{},{i}\n", i * 3)).collect();
-        let runs = [run("ppo", 1, &format!("env_steps,ReturnAverage\n{rows}"))];
-        let chart = Chart::of(&runs, &PlotOptions::default()).unwrap();
+        let chart = chart(&[run("ppo", 1, &format!("env_steps,ReturnAverage\n{rows}"))]);
         assert_eq!(chart.x.len(), MOST_POINTS);
         assert_eq!(chart.curves[0].mean.last(), Some(&4999.0));
     }
@@ -392,15 +311,12 @@ mod tests {
     fn both_files_are_written_and_equal_each_time() {
         let folder = tempfile::tempdir().unwrap();
         let mut runs = vec![
-            run(
-                "ppo</script>",
-                2,
-                "env_steps,ReturnAverage\n0,2\n10,4\n20,6\n",
-            ),
+            run("ppo</script>", 2, "env_steps,ReturnAverage\n10,4\n20,6\n"),
             run("dqn", 1, "env_steps,ReturnAverage\n5,3\n"),
         ];
         let read = |runs: &[Run]| {
-            let paths = plot(runs, &PlotOptions::default(), folder.path()).unwrap();
+            let compared = Comparison::of(runs.to_vec(), None).unwrap();
+            let paths = plot(&compared, &PlotOptions::default(), folder.path()).unwrap();
             paths.map(|path| std::fs::read(path).unwrap())
         };
         let [page, picture] = read(&runs);
@@ -409,6 +325,9 @@ mod tests {
         let page = String::from_utf8(page).unwrap();
         assert!(!page.contains("ppo</script>") && !page.contains("{{"));
         assert!(!page.contains("src=") && !page.contains("href="));
+        // The x axis starts at 0, as that of the picture does.
+        assert!(page.contains(r#""x":[0.0,5.0,10.0,20.0]"#));
+        assert!(page.contains(r#""mean":[null,3.0,null,null]"#));
         let picture = tiny_skia::Pixmap::decode_png(&picture).unwrap();
         assert_eq!((picture.width(), picture.height()), (1280, 800));
     }

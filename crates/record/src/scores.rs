@@ -32,7 +32,12 @@ impl GameScores {
 /// The scores of the game of an environment's id (`ALE/SpaceInvaders-v5`,
 /// `SpaceInvadersNoFrameskip-v4`) or of a game's name.
 pub fn scores_of(id: &str) -> Option<&'static GameScores> {
-    let name = id.rsplit('/').next().unwrap_or(id);
+    let name = match id.split_once('/') {
+        Some(("ALE", name)) => name,
+        // Games of the same name elsewhere, such as MinAtar's, have other scores.
+        Some(_) => return None,
+        None => id,
+    };
     let name = name.split('-').next().unwrap_or(name);
     let name = name.trim_end_matches("NoFrameskip");
     let letters = |name: &str| {
@@ -134,6 +139,7 @@ mod tests {
         assert_eq!(game("pong"), Some("pong"));
         assert_eq!(game("UpNDown-v4"), Some("up_n_down"));
         assert_eq!(game("CartPole-v1"), None);
+        assert_eq!(game("MinAtar/Breakout-v1"), None);
     }
 
     /// Breakout: random 1.7, human 30.5, record 864.

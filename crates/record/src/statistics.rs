@@ -1,16 +1,30 @@
 //! Statistics over runs of several games (Agarwal et al. 2021): interquartile mean and median,
 //! with confidence intervals by bootstrap.
 
-/// A number and the interval that holds it with 95 % confidence.
+use std::fmt;
+
+/// A number and how certain it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The number.
     pub value: f64,
-    /// The lower end of the interval.
-    pub low: f64,
-    /// The upper end of the interval.
-    pub high: f64,
+    /// The ends of the interval that holds it with 95 % confidence; none where a game has fewer
+    /// than [`FEWEST_RUNS`] runs.
+    pub interval: Option<(f64, f64)>,
 }
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2}", self.value)?;
+        match self.interval {
+            Some((low, high)) => write!(f, " [{low:.2}, {high:.2}]"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Fewer runs of a game than this say nothing about how far runs differ.
+pub const FEWEST_RUNS: usize = 3;
 
 /// What several runs reached together.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,7 +44,7 @@ const SAMPLES: usize = 2000;
 
 /// Interquartile mean and median of the scores of each game's runs; `None` without any.
 ///
-/// The intervals are percentiles over samples in which each game's runs are drawn anew, with
+/// The intervals are percentiles over samples in which each game's runs are drawn again, with
 /// replacement. They are the same at every call.
 pub fn aggregate(games: &[Vec<f64>]) -> Option<Aggregate> {
     let games: Vec<&[f64]> = games.iter().map(Vec::as_slice).collect();
@@ -38,10 +52,14 @@ pub fn aggregate(games: &[Vec<f64>]) -> Option<Aggregate> {
     if games.is_empty() {
         return None;
     }
+    let whole: Vec<Vec<f64>> = games.iter().map(|runs| runs.to_vec()).collect();
+    let all = whole.concat();
+    let enough = games.iter().all(|runs| runs.len() >= FEWEST_RUNS);
+    let samples = if enough { SAMPLES } else { 0 };
     let mut random = SplitMix(1);
     let (mut iqms, mut medians) = (Vec::new(), Vec::new());
-    let mut sample: Vec<Vec<f64>> = games.iter().map(|runs| runs.to_vec()).collect();
-    for _ in 0..SAMPLES {
+    let mut sample = whole.clone();
+    for _ in 0..samples {
         for (drawn, runs) in sample.iter_mut().zip(&games) {
             for score in drawn {
                 *score = runs[random.below(runs.len())];
@@ -50,8 +68,6 @@ pub fn aggregate(games: &[Vec<f64>]) -> Option<Aggregate> {
         iqms.push(interquartile_mean(&sample.concat()));
         medians.push(median_of_means(&sample));
     }
-    let whole: Vec<Vec<f64>> = games.iter().map(|runs| runs.to_vec()).collect();
-    let all = whole.concat();
     Some(Aggregate {
         iqm: estimate(interquartile_mean(&all), iqms),
         median: estimate(median_of_means(&whole), medians),
@@ -91,12 +107,11 @@ fn estimate(value: f64, mut samples: Vec<f64>) -> Estimate {
     let at = |share: f64| samples[(share * (samples.len() - 1) as f64).round() as usize];
     Estimate {
         value,
-        low: at(0.025),
-        high: at(0.975),
+        interval: (!samples.is_empty()).then(|| (at(0.025), at(0.975))),
     }
 }
 
-/// A small generator (Steele et al. 2014): this crate needs chance nowhere else.
+/// A small random number generator (Steele et al. 2014), the only one in this crate.
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -132,6 +147,16 @@ mod tests {
         assert!(aggregate(&[Vec::new()]).is_none());
     }
 
+    #[test]
+    fn too_few_runs_have_no_interval() {
+        let interval = |games: &[Vec<f64>]| aggregate(games).unwrap().iqm.interval;
+        assert_eq!(interval(&[vec![1.0]]), None);
+        assert_eq!(interval(&[vec![1.0, 2.0]]), None);
+        assert!(interval(&[vec![1.0, 2.0, 3.0]]).is_some());
+        // One game with a single run would look as if it never varied.
+        assert_eq!(interval(&[vec![1.0, 2.0, 3.0], vec![1.0]]), None);
+    }
+
     /// For the mean of 40 runs of deviation 1, the interval is about ±1.96/√40 = ±0.31 wide; the
     /// interquartile mean of a normal distribution is about a tenth wider.
     #[test]
@@ -145,8 +170,9 @@ mod tests {
         for _ in 0..20 {
             let runs: Vec<f64> = (0..40).map(|_| normal()).collect();
             let all = aggregate(&[runs]).unwrap();
-            assert!(all.iqm.low <= all.iqm.value && all.iqm.value <= all.iqm.high);
-            widths += all.iqm.high - all.iqm.low;
+            let (low, high) = all.iqm.interval.unwrap();
+            assert!(low <= all.iqm.value && all.iqm.value <= high);
+            widths += high - low;
         }
         let width = widths / 20.0;
         assert!((0.5..0.9).contains(&width), "{width}");

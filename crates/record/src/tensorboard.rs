@@ -41,7 +41,7 @@ impl EventWriter {
         Ok(writer)
     }
 
-    /// Begins a new event file in `folder` for a run that goes on at `first_step`: TensorBoard
+    /// Starts a new event file in `folder` for a run that continues at `first_step`: TensorBoard
     /// forgets what earlier files of the folder say about this step and later ones.
     pub fn resume(folder: &Path, first_step: u64) -> Result<Self> {
         let mut writer = Self::create(folder)?;
@@ -460,6 +460,6 @@ mod tests {
         let mut writer = EventWriter::create(folder.path()).unwrap();
         writer.file = OpenOptions::new().append(true).open("/dev/full").unwrap();
         let error = writer.scalars(1, &[("x", 1.0)]).unwrap_err().to_string();
-        assert!(error.contains("Free some space"), "{error}");
+        assert!(error.contains("Free some disk space"), "{error}");
     }
 }

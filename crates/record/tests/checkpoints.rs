@@ -6,8 +6,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use starling_record::checkpoint::{best, latest};
-use starling_record::{Checkpoint, Checkpoints, Damage, Error, Result, Retention};
+use starling_record::checkpoint::{best, best_with, latest, latest_with};
+use starling_record::{
+    Checkpoint, CheckpointWriter, Checkpoints, Damage, Error, Result, Retention,
+};
 
 fn open(folder: &Path) -> Checkpoints {
     Checkpoints::open(folder, Retention::default()).unwrap()
@@ -21,7 +23,14 @@ fn write(checkpoints: &mut Checkpoints, step: u64, score: Option<f64>) -> Result
         replay.write_all(&[piece; 5000]).unwrap();
     }
     replay.finish()?;
-    writer.commit(score)
+    commit(writer, score)
+}
+
+/// Commits without any warning.
+fn commit(writer: CheckpointWriter<'_>, score: Option<f64>) -> Result<PathBuf> {
+    let committed = writer.commit(score)?;
+    assert!(committed.warnings.is_empty(), "{:?}", committed.warnings);
+    Ok(committed.path)
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -66,7 +75,7 @@ fn equal_contents_give_equal_bytes_whatever_the_times() {
         writer.file("b", b"two").unwrap();
         writer.times(&json!({ "seconds": run })).unwrap();
         writer.file("a", b"one").unwrap();
-        let path = writer.commit(Some(0.1 + 0.2)).unwrap();
+        let path = commit(writer, Some(0.1 + 0.2)).unwrap();
         manifests.push(fs::read_to_string(path.join("manifest.json")).unwrap());
         let checkpoint = Checkpoint::open(&path).unwrap();
         assert_eq!(checkpoint.times(), Some(json!({ "seconds": run })));
@@ -86,7 +95,7 @@ fn write_linked(checkpoints: &mut Checkpoints, step: u64, earlier: &Path) -> Res
     let mut writer = checkpoints.begin(step)?;
     writer.file("weights.safetensors", &[step as u8; 100])?;
     writer.link(earlier, "replay.zst")?;
-    writer.commit(None)
+    commit(writer, None)
 }
 
 /// The bytes are on disk once, and stay until the last checkpoint that names them is gone.
@@ -146,7 +155,10 @@ fn only_what_is_there_and_whole_can_be_taken_over() {
     let earlier = write(&mut checkpoints, 1, None).unwrap();
     let mut writer = checkpoints.begin(2).unwrap();
     let error = writer.link(&earlier, "optimizer").unwrap_err();
-    assert!(matches!(error, Error::NoSuchFile { .. }), "{error}");
+    assert!(
+        error.to_string().contains("optimizer is missing"),
+        "{error}"
+    );
     writer.link(&earlier, "replay.zst").unwrap();
     let error = writer.link(&earlier, "replay.zst").unwrap_err();
     assert!(matches!(error, Error::BadName { .. }), "{error}");
@@ -156,6 +168,102 @@ fn only_what_is_there_and_whole_can_be_taken_over() {
     change(&earlier.join("replay.zst"), |bytes| bytes.truncate(9));
     let error = write_linked(&mut checkpoints, 2, &earlier).unwrap_err();
     assert!(error.to_string().contains("9 bytes instead of 200000"));
+}
+
+/// Whatever happened to the earlier file, the caller learns that it is of no use, and can write
+/// the file again into the same checkpoint.
+#[test]
+fn a_file_that_cannot_be_taken_over_can_be_written_again() {
+    type Harm = fn(&Path);
+    let harms: [Harm; 6] = [
+        |earlier| change(&earlier.join("replay.zst"), |bytes| bytes[9] ^= 1),
+        |earlier| change(&earlier.join("replay.zst"), |bytes| bytes.truncate(9)),
+        |earlier| fs::remove_file(earlier.join("replay.zst")).unwrap(),
+        |earlier| change(&earlier.join("manifest.json"), |bytes| bytes[9] ^= 1),
+        |earlier| fs::remove_file(earlier.join("manifest.json")).unwrap(),
+        |earlier| fs::remove_dir_all(earlier).unwrap(),
+    ];
+    for (number, harm) in harms.into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut checkpoints = open(folder.path());
+        let earlier = write(&mut checkpoints, 1, None).unwrap();
+        harm(&earlier);
+        let before = fs::read(earlier.join("replay.zst")).ok();
+        let mut writer = checkpoints.begin(2).unwrap();
+        let error = writer.link(&earlier, "replay.zst").unwrap_err();
+        assert!(matches!(error, Error::Damaged(_)), "{number}: {error}");
+        writer.file("replay.zst", b"everything").unwrap();
+        let path = commit(writer, None).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        assert_eq!(checkpoint.read("replay.zst").unwrap(), b"everything");
+        // The earlier file was not written to.
+        assert_eq!(
+            fs::read(earlier.join("replay.zst")).ok(),
+            before,
+            "{number}"
+        );
+    }
+}
+
+/// Bytes that changed on disk are not committed a second time, whether this process wrote them,
+/// found them whole when it started, or never looked at them.
+#[test]
+fn a_changed_file_is_not_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writing = open(folder.path());
+    let earlier = write(&mut writing, 1, None).unwrap();
+    let later = write_linked(&mut writing, 2, &earlier).unwrap();
+    let mut resumed = open(folder.path());
+    assert_eq!(resumed.latest().unwrap().0.step(), 2);
+    let mut fresh = open(folder.path());
+    change(&later.join("replay.zst"), |bytes| bytes[123_456] ^= 1);
+    for checkpoints in [&mut writing, &mut resumed, &mut fresh] {
+        let error = write_linked(checkpoints, 3, &later).unwrap_err();
+        assert!(
+            error.to_string().contains("replay.zst has changed"),
+            "{error}"
+        );
+    }
+}
+
+/// One damaged file does not keep the others from being used.
+#[test]
+fn only_what_is_needed_has_to_be_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    let first = write(&mut checkpoints, 1, Some(1.0)).unwrap();
+    let mut newest = first.clone();
+    for step in [2, 3] {
+        newest = write_linked(&mut checkpoints, step, &newest).unwrap();
+    }
+    // One file by three names.
+    change(&newest.join("replay.zst"), |bytes| bytes[5] ^= 1);
+    assert!(latest(folder.path()).is_err());
+    let weights = |name: &str| name == "weights.safetensors";
+    let (mut found, damaged) = latest_with(folder.path(), weights).unwrap();
+    assert_eq!((found.step(), damaged.len()), (3, 0));
+    assert_eq!(found.read("weights.safetensors").unwrap(), [3; 100]);
+    let changed = Damage::Checksum("replay.zst".to_owned());
+    assert_eq!(
+        found.damaged_files(|_| true),
+        [("replay.zst".to_owned(), changed)]
+    );
+    // What was not checked is checked when it is read.
+    for error in [
+        found.read("replay.zst").unwrap_err(),
+        found.reader("replay.zst").unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Damaged(_)), "{error}");
+    }
+    assert!(best(folder.path()).is_err());
+    assert_eq!(
+        best_with(folder.path(), weights).unwrap().unwrap().step(),
+        1
+    );
+
+    fs::remove_file(newest.join("weights.safetensors")).unwrap();
+    let (found, damaged) = checkpoints.latest_with(weights).unwrap();
+    assert_eq!((found.step(), damaged.len()), (2, 1));
 }
 
 /// Damages the newest of two checkpoints, and checks that it is named and the older one used.
@@ -229,7 +337,7 @@ fn no_bit_of_the_manifest_can_flip_unnoticed() {
     let mut checkpoints = open(folder.path());
     let mut writer = checkpoints.begin(1).unwrap();
     writer.file("a", b"1").unwrap();
-    let path = writer.commit(Some(12.5)).unwrap();
+    let path = commit(writer, Some(12.5)).unwrap();
     let manifest = path.join("manifest.json");
     let whole = fs::read(&manifest).unwrap();
     let value = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).ok();
@@ -283,7 +391,7 @@ fn a_crash_before_the_end_leaves_the_previous_one() {
 }
 
 #[test]
-fn a_crash_while_one_is_replaced_or_removed_is_mended() {
+fn a_crash_while_one_is_replaced_or_removed_is_repaired() {
     let folder = tempfile::tempdir().unwrap();
     let mut checkpoints = open(folder.path());
     for step in [1, 2, 3] {
@@ -392,10 +500,105 @@ fn a_full_disk_is_an_error_and_the_previous_one_stays() {
     std::os::unix::fs::symlink("/dev/full", aside).unwrap();
     let error = writer.file("weights", &[1; 10]).unwrap_err().to_string();
     assert!(
-        error.contains("weights") && error.contains("Free some space"),
+        error.contains("weights") && error.contains("Free some disk space"),
         "{error}"
     );
     assert!(matches!(writer.commit(None), Err(Error::Unfinished { .. })));
     assert_eq!(names(folder.path()), ["000000000100"]);
     assert_eq!(latest(folder.path()).unwrap().0.step(), 100);
+}
+
+/// Network file systems keep a folder as long as somebody has a file of it open. Here something
+/// is in the way that cannot be removed as a folder.
+#[test]
+fn an_old_one_that_cannot_be_removed_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let retention = Retention {
+        keep_last: 1,
+        milestone_steps: None,
+    };
+    let mut checkpoints = Checkpoints::open(folder.path(), retention).unwrap();
+    let first = write(&mut checkpoints, 1, None).unwrap();
+    let blocked = folder.path().join(".removed-000000000001");
+    fs::write(&blocked, "").unwrap();
+    let mut writer = checkpoints.begin(2).unwrap();
+    writer.file("weights.safetensors", b"2").unwrap();
+    let committed = writer.commit(None).unwrap();
+    // The old one could not be renamed, and what is in the way could not be removed.
+    assert_eq!(committed.warnings.len(), 2, "{:?}", committed.warnings);
+    for warning in &committed.warnings {
+        assert!(warning.contains("cannot remove"), "{warning}");
+    }
+    assert_eq!(latest(folder.path()).unwrap().0.step(), 2);
+    assert!(first.exists());
+    // The next one tries again.
+    fs::remove_file(&blocked).unwrap();
+    write(&mut checkpoints, 3, None).unwrap();
+    assert_eq!(names(folder.path()), ["000000000003"]);
+}
+
+/// A checkpoint from elsewhere cannot make this program read other files, or read forever.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_manifest_cannot_lead_elsewhere() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(&mut open(folder.path()), 1, None).unwrap();
+    let manifest = path.join("manifest.json");
+    let whole = fs::read(&manifest).unwrap();
+    let damage = || match Checkpoint::open(&path).unwrap_err() {
+        Error::Damaged(damaged) => damaged.reason.to_string(),
+        other => panic!("{other}"),
+    };
+    fs::write(folder.path().join("secret"), "").unwrap();
+    for name in ["../secret", "/dev/zero", "", "manifest.json", ".."] {
+        let text = |check: &str| {
+            format!(
+                "{{\"format\":1,\"step\":1,\"score\":null,\"files\":[{{\"name\":\"{name}\",\
+                 \"bytes\":0,\"crc32c\":\"00000000\"}}],\"check\":\"{check}\"}}"
+            )
+        };
+        let check = format!("{:08x}", crc32c::crc32c(text("").as_bytes()));
+        fs::write(&manifest, text(&check)).unwrap();
+        assert!(damage().contains("not a plain file name"), "{}", damage());
+    }
+    fs::remove_file(&manifest).unwrap();
+    symlink("/dev/zero", &manifest).unwrap();
+    assert!(damage().contains("not a regular file"), "{}", damage());
+    fs::remove_file(&manifest).unwrap();
+    fs::write(&manifest, vec![b' '; 20_000_000]).unwrap();
+    assert!(
+        damage().contains("more than 16777216 bytes"),
+        "{}",
+        damage()
+    );
+
+    fs::write(&manifest, whole).unwrap();
+    let pipe = |name: &str| {
+        let _ = fs::remove_file(path.join(name));
+        let made = std::process::Command::new("mkfifo")
+            .arg(path.join(name))
+            .status();
+        assert!(made.unwrap().success());
+    };
+    pipe("times.json");
+    assert_eq!(Checkpoint::open(&path).unwrap().times(), None);
+    pipe("weights.safetensors");
+    assert!(damage().contains("not a regular file"), "{}", damage());
+
+    for name in ["/etc", "../checkpoints/000000000001", "1", "best"] {
+        fs::write(folder.path().join("best"), name).unwrap();
+        let error = best(folder.path()).unwrap_err();
+        assert!(error.to_string().contains("not the name of a checkpoint"));
+    }
+}
+
+#[test]
+fn what_a_kill_left_beside_the_checkpoints_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("a/b/checkpoints");
+    write(&mut open(&folder), 1, Some(1.0)).unwrap();
+    fs::write(folder.join(".best.new"), "0000").unwrap();
+    open(&folder);
+    assert_eq!(names(&folder), ["000000000001", "best"]);
 }

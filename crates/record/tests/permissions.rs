@@ -46,7 +46,11 @@ fn a_folder_without_write_permission_is_a_clear_error() {
                 "{said}"
             );
         }
-        Err(error) => println!("SKIPPED: cannot run as another user: {error}"),
+        Err(error) => starling_testing::skip(
+            "root",
+            "record: a_folder_without_write_permission_is_a_clear_error",
+            &format!("cannot run as another user: {error}"),
+        ),
     }
 }
 
@@ -57,7 +61,10 @@ fn check(folder: &Path) {
     for error in [created, opened] {
         assert!(matches!(error, Error::Io { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains("Choose a folder you may write to"), "{text}");
+        assert!(
+            text.contains("Choose a folder that you have permission to use"),
+            "{text}"
+        );
         assert!(text.contains(&*folder.to_string_lossy()), "{text}");
     }
     assert_eq!(fs::read_dir(folder).unwrap().count(), 0);

@@ -16,7 +16,11 @@ fn the_python_package_reads_the_events() {
         .output()
         .is_ok_and(|output| output.status.success());
     if !has_package {
-        println!("SKIPPED: {python} cannot import tensorboard (pip install tensorboard)");
+        starling_testing::skip(
+            "tensorboard",
+            "record: the_python_package_reads_the_events",
+            &format!("{python} cannot import tensorboard (pip install tensorboard)"),
+        );
         return;
     }
     let root = tempfile::tempdir().unwrap();

@@ -3,43 +3,43 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::engine::{Episodes, RunConfig, evaluate_checkpoint};
-use crate::protocol;
+use crate::engine::{Episodes, RunConfig, evaluate_checkpoint, is_needed_to_act};
 use crate::record::{RunFolder, Summary, checkpoint, scores_of};
+use crate::saber;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// Device instead of the run's own: auto, cpu, cuda:0
+    /// Device to use instead of the run's: auto, cpu, cuda:0
     #[arg(long)]
     device: Option<String>,
     /// Episodes to play
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     episodes: u32,
-    /// Seed of the environments; different from the run's own evaluations
+    /// Seed of the environments; the default differs from that of the run's own evaluations
     #[arg(long, default_value_t = 1_000_000)]
     seed: u64,
-    /// The best checkpoint by score instead of the latest
+    /// Use the checkpoint with the best score instead of the latest
     #[arg(long)]
     best: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Judge an Atari agent by a protocol of the field
+    /// Score an Atari agent by a published protocol
     #[arg(long, value_enum)]
     protocol: Option<Protocol>,
-    /// Folder for the table and page of --protocol saber [default: that of the run]
+    /// Folder for the table and page of --protocol saber [default: the run's]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Protocol {
-    /// Whole games with all 18 actions, sticky, cut off after 5 minutes without a reward; scores
-    /// at 5 minutes, 30 minutes and the end
+    /// Whole games with all 18 actions and sticky actions, stopped after 5 minutes without a
+    /// reward; scores at 5 minutes, 30 minutes and the end
     Saber,
-    /// What the last 100 training episodes had reached at 10, 50, 100 and 200 million frames
+    /// Mean score of the last 100 games of training at 10, 50, 100 and 200 million frames
     Training,
 }
 
@@ -49,14 +49,21 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(Protocol::Training) = args.protocol {
         return training(&folder, &config, args.json);
     }
+    let checkpoints = folder.checkpoints_path();
     let best = match args.best {
-        true => checkpoint::best(&folder.checkpoints_path())?,
+        true => checkpoint::best_with(&checkpoints, is_needed_to_act)?,
         false => None,
     };
+    if args.best && best.is_none() {
+        eprintln!(
+            "warning: no checkpoint is marked as the best (there is no {}); the latest is used",
+            checkpoints.join("best").display()
+        );
+    }
     let chosen = match best {
         Some(best) => best,
         None => {
-            let (latest, damaged) = checkpoint::latest(&folder.checkpoints_path())?;
+            let (latest, damaged) = checkpoint::latest_with(&checkpoints, is_needed_to_act)?;
             for damage in damaged {
                 eprintln!("warning: {damage}");
             }
@@ -65,14 +72,17 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let episodes = args.episodes as usize;
     if let Some(Protocol::Saber) = args.protocol {
-        let report = protocol::saber(&config, &chosen, episodes, args.seed)?;
+        let report = saber::saber(&config, &chosen, episodes, args.seed)?;
         let out = args.out.unwrap_or_else(|| args.run.clone());
-        let [table, page] = protocol::write_report(&report, &out)?;
+        let [table, page] = saber::write_report(&report, &out)?;
         if args.json {
             let report = serde_json::json!({
                 "env": report.env,
                 "algo": report.algo,
+                "run": args.run.display().to_string(),
+                "checkpoint": chosen.path().display().to_string(),
                 "step": report.step,
+                "seed": args.seed,
                 "scores_5min": report.five_minutes,
                 "scores_30min": report.thirty_minutes,
                 "scores": report.scores,
@@ -81,6 +91,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             say!("{report:#}");
         } else {
             say!("{} {} at step {}", report.env, report.algo, report.step);
+            say!("checkpoint {}, seed {}", chosen.path().display(), args.seed);
             say!("{}", report.summary().trim_end());
             say!("{}\n{}", table.display(), page.display());
         }
@@ -98,9 +109,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         let report = serde_json::json!({
             "env": config.env_id,
             "algo": config.algo_name,
+            "run": args.run.display().to_string(),
+            "checkpoint": chosen.path().display().to_string(),
             "step": chosen.step(),
+            "seed": args.seed,
             "episodes": evaluation.returns.len(),
             "return_mean": returns.average,
+            "return_median": returns.median,
             "return_std": returns.std,
             "return_min": returns.min,
             "return_max": returns.max,
@@ -110,29 +125,41 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         say!("{report:#}");
     } else {
         say!(
-            "{} {} at step {}: return {:.1} ± {:.1} (min {:.1}, median {:.1}, max {:.1}), \
-             length {:.1}, over {} episodes",
+            "{} {} at step {}: return {}, length {:.1}, over {} episodes",
             config.env_id,
             config.algo_name,
             chosen.step(),
-            returns.average,
-            returns.std,
-            returns.min,
-            returns.median,
-            returns.max,
+            describe(&returns),
             lengths.average,
             evaluation.returns.len()
         );
+        say!("checkpoint {}, seed {}", chosen.path().display(), args.seed);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn training(folder: &RunFolder, config: &RunConfig, json: bool) -> anyhow::Result<ExitCode> {
-    let skip = match config.env_spec()?.family {
-        "atari" => u64::from(config.env.frame_skip.unwrap_or(4)),
+/// `0.950 ± 0.041 (min …, median …, max …)`, with more decimals for small numbers.
+fn describe(returns: &Summary) -> String {
+    let digits = match returns.min.abs().max(returns.max.abs()) {
+        size if size < 1.0 => 3,
+        size if size < 10.0 => 2,
         _ => 1,
     };
-    let scores = protocol::training_scores(folder, skip)?;
+    let Summary {
+        average,
+        std,
+        median,
+        min,
+        max,
+    } = returns;
+    format!(
+        "{average:.digits$} ± {std:.digits$} (min {min:.digits$}, median {median:.digits$}, \
+         max {max:.digits$})"
+    )
+}
+
+fn training(folder: &RunFolder, config: &RunConfig, json: bool) -> anyhow::Result<ExitCode> {
+    let scores = saber::training_scores(folder, config)?;
     let game = scores_of(&config.env_id);
     if json {
         let rows = scores.iter().map(|row| {
@@ -147,13 +174,30 @@ fn training(folder: &RunFolder, config: &RunConfig, json: bool) -> anyhow::Resul
         return Ok(ExitCode::SUCCESS);
     }
     if scores.is_empty() {
-        say!("the run has not got to 10 million frames");
+        say!("the run has not reached 10 million frames yet");
     }
     for row in &scores {
-        say!("{:>4} M frames: {:.1}", row.millions, row.score);
-    }
-    if config.env.clip_rewards == Some(true) {
-        say!("these are sums of clipped rewards, as the agent was trained with");
+        let share = game.and_then(|game| game.human_normalized(row.score));
+        let share = share.map_or(String::new(), |share| {
+            format!(", {:.1} % of human", 100.0 * share)
+        });
+        say!("{:>4} M frames: {:.1}{share}", row.millions, row.score);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_returns_have_decimals() {
+        let text = |values: [f64; 2]| describe(&Summary::of(values));
+        assert_eq!(
+            text([0.91, 0.99]),
+            "0.950 ± 0.040 (min 0.910, median 0.950, max 0.990)"
+        );
+        assert!(text([1.0, 9.5]).starts_with("5.25 ± 4.25"));
+        assert!(text([-200.0, -100.0]).starts_with("-150.0 ± 50.0"));
+    }
 }

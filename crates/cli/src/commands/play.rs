@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use crate::algos::{Acting, Part, Policy};
 use crate::atari::ale::Ale;
 use crate::atari::palette;
-use crate::engine::policy_of_checkpoint;
+use crate::engine::{is_needed_to_act, policy_of_checkpoint};
 use crate::envs::atari::{AtariEnv, parse};
 use crate::envs::{Action, Env as _, EnvOptions, ObsMut, Rng, Rollout, registry, stream};
 use crate::record::{RunFolder, checkpoint};
@@ -48,7 +48,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         (Some(run), _) => {
             let folder = RunFolder::open(run)?;
             let config = crate::read_config(&folder, None)?;
-            let (latest, _) = checkpoint::latest(&folder.checkpoints_path())?;
+            let (latest, _) =
+                checkpoint::latest_with(&folder.checkpoints_path(), is_needed_to_act)?;
             policy = Some(policy_of_checkpoint(&config, &latest)?);
             (config.env_id, config.env.for_evaluation())
         }

@@ -12,6 +12,12 @@ const LICENCE: &str = include_str!("../../vendor/uplot/LICENSE");
 impl Chart {
     /// The chart as one self-contained HTML page: drag to zoom, click a name to hide its curve.
     pub fn to_html(&self) -> String {
+        // The x axis starts at 0 or at a point before: a point without values sees to that.
+        let start = self.x.first().is_some_and(|first| *first > 0.0);
+        let from_start = |first: f64, values: &[f64]| {
+            let first = start.then_some(first).into_iter();
+            first.chain(values.iter().copied()).collect::<Vec<f64>>()
+        };
         let curves: Vec<_> = self
             .curves
             .iter()
@@ -23,16 +29,16 @@ impl Chart {
                     "dashed": index >= COLOURS.len(),
                     "band": curve.runs > 1,
                     // JSON has no NaN: serde_json writes null, which uPlot takes as a gap.
-                    "mean": curve.mean,
-                    "low": curve.low,
-                    "high": curve.high,
+                    "mean": from_start(f64::NAN, &curve.mean),
+                    "low": from_start(f64::NAN, &curve.low),
+                    "high": from_start(f64::NAN, &curve.high),
                 })
             })
             .collect();
         let data = json!({
             "yLabel": self.y_label,
             "note": self.note,
-            "x": self.x,
+            "x": from_start(0.0, &self.x),
             "curves": curves,
         });
         // Inside a script element only `<` could end it.

@@ -1,8 +1,8 @@
-//! Protocols by which agents of Atari games are compared: SABER's and the training score.
+//! Scoring of Atari agents by SABER (Toromanoff et al. 2019).
 //!
-//! Read first: [`saber`] (100 games with a checkpoint, by the rules of Toromanoff et al. 2019),
-//! [`training_scores`] (what a run's last 100 episodes had reached at fixed numbers of frames),
-//! [`write_report`] (a table and a page per game).
+//! Read first: [`saber`] (100 games with a checkpoint, by its rules), [`training_scores`] (what a
+//! run's last 100 games had reached at fixed numbers of frames), [`write_report`] (a table and a
+//! page per game).
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use starling_engine::{Episodes, RunConfig, evaluate_checkpoint};
 use starling_envs::EnvOptions;
 use starling_envs::atari::{ActionSet, LifeLoss};
 use starling_record::{
-    Checkpoint, GameScores, RETURN_COLUMNS, RunFolder, STEP_COLUMN, Summary, Table, scores_of,
+    Checkpoint, GameScores, RunFolder, SCORE_COLUMN, STEP_COLUMN, Summary, Table, scores_of,
 };
 
 /// Frames of one minute.
@@ -40,48 +40,22 @@ pub struct SaberReport {
     pub frames: Vec<f64>,
 }
 
-/// Plays games with a checkpoint by SABER's rules: sticky actions, all 18 actions, no sign of
-/// lives, no end but the game's own, 100 hours, or five minutes without a reward.
+/// Plays games with a checkpoint by SABER's rules: sticky actions, all 18 actions, no signal of
+/// lost lives, corrected scores, and games that end by themselves, after 100 hours, or after five
+/// minutes without a reward.
 ///
-/// What the agent sees stays as it was trained with.
+/// Observations stay as the agent was trained with.
 ///
 /// # Errors
-/// When the run is not of an Atari game, or its agent does not know all 18 actions.
+/// When the run is not of an Atari game, or its agent was trained with fewer than 18 actions.
 pub fn saber(
     config: &RunConfig,
     checkpoint: &Checkpoint,
     episodes: usize,
     seed: u64,
 ) -> anyhow::Result<SaberReport> {
-    let spec = config.env_spec()?;
-    if spec.family != "atari" {
-        bail!(
-            "SABER is a protocol for Atari games, and this run is of {}",
-            spec.id
-        );
-    }
-    let trained = spec.make(&config.env)?.action_space();
     let mut judged = config.clone();
-    judged.env = EnvOptions {
-        sticky_action_prob: Some(0.25),
-        actions: Some(match config.env.actions {
-            Some(ActionSet::Masked) => ActionSet::Masked,
-            _ => ActionSet::Full,
-        }),
-        noop_max: Some(0),
-        fire_reset: Some(false),
-        life_loss: Some(LifeLoss::Ignored),
-        clip_rewards: Some(false),
-        max_frames: Some(100 * 60 * MINUTE),
-        stuck_frames: Some(5 * MINUTE),
-        ..config.env.clone()
-    };
-    if spec.make(&judged.env)?.action_space() != trained {
-        bail!(
-            "SABER lets the agent choose among all 18 actions, and this one was trained with \
-             fewer; train with env.actions=full or env.preset=saber"
-        );
-    }
+    judged.env = rules(config)?;
     let skip = u64::from(config.env.frame_skip.unwrap_or(4));
     let marks = [5 * MINUTE / skip, 30 * MINUTE / skip];
     let episodes = Episodes {
@@ -110,8 +84,50 @@ pub fn saber(
     })
 }
 
+/// SABER's environment for an agent that was trained with this configuration.
+fn rules(config: &RunConfig) -> anyhow::Result<EnvOptions> {
+    let spec = config.env_spec()?;
+    check_atari(config)?;
+    let trained = spec.make(&config.env)?;
+    let rules = EnvOptions {
+        sticky_action_prob: Some(0.25),
+        // A preset may have set the mask, so the environment itself is asked. The values of
+        // actions that were masked in training mean nothing.
+        actions: Some(match trained.masks_actions() {
+            true => ActionSet::Masked,
+            false => ActionSet::Full,
+        }),
+        noop_max: Some(0),
+        fire_reset: Some(false),
+        life_loss: Some(LifeLoss::Ignored),
+        clip_rewards: Some(false),
+        score_fixes: Some(true),
+        max_frames: Some(100 * 60 * MINUTE),
+        stuck_frames: Some(5 * MINUTE),
+        ..config.env.clone()
+    };
+    if spec.make(&rules)?.action_space() != trained.action_space() {
+        bail!(
+            "SABER uses all 18 actions, and this agent was trained with fewer. Train with \
+             env.actions=full or env.preset=saber"
+        );
+    }
+    Ok(rules)
+}
+
+fn check_atari(config: &RunConfig) -> anyhow::Result<()> {
+    let spec = config.env_spec()?;
+    match spec.family {
+        "atari" => Ok(()),
+        _ => bail!(
+            "this protocol is for Atari games, and the run is of {}",
+            spec.id
+        ),
+    }
+}
+
 impl SaberReport {
-    /// Lines for the reader: scores, and what they are of human play and of the record.
+    /// Lines for the reader: scores, also relative to human play and to the world record.
     pub fn summary(&self) -> String {
         let mut text = String::new();
         let rows = [
@@ -129,7 +145,7 @@ impl SaberReport {
     }
 }
 
-/// `, 12.3 % of human, 0.4 % of the record`, as far as they are known.
+/// `, 12.3 % of human, 0.4 % of the record`, where those are known.
 fn normalised(game: Option<&GameScores>, score: f64) -> String {
     let mut text = String::new();
     let Some(game) = game else {
@@ -147,8 +163,8 @@ fn normalised(game: Option<&GameScores>, score: f64) -> String {
 /// The columns of a game's table.
 const COLUMNS: &str = "step,episode,score_5min,score_30min,score,frames";
 
-/// Adds a report to `<game>.csv` in a folder, one row per game, and draws `<game>.html` from all
-/// that is there. Returns both paths.
+/// Adds a report to `<game>.csv` in a folder, one row per game, and writes `<game>.html` from all
+/// its rows. Returns both paths.
 pub fn write_report(report: &SaberReport, folder: &Path) -> anyhow::Result<[PathBuf; 2]> {
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let name = match scores_of(&report.env) {
@@ -218,37 +234,47 @@ fn page_of(game: &str, algo: &str, table: &str) -> String {
         "<!doctype html>\n<meta charset=\"utf-8\">\n<title>{game}, {algo}</title>\n\
          <style>:root{{color-scheme:light dark}}body{{font:16px sans-serif;margin:2em}}\
          td,th{{padding:.3em .8em;text-align:right}}</style>\n\
-         <h1>{game}, {algo}</h1>\n<p>SABER: sticky actions, 18 actions, no sign of lives, cut off \
-         after five minutes without a reward.</p>\n<table>\n<tr><th>step<th>games<th>5 min\
+         <h1>{game}, {algo}</h1>\n<p>SABER: sticky actions, 18 actions, no signal of lost lives, \
+         stopped after five minutes without a reward.</p>\n<table>\n<tr><th>step<th>games<th>5 min\
          <th>30 min<th>score<th>lowest<th>highest<th>of human<th>of the record<th>frames\
          <th>longest</tr>\n{rows}</table>\n"
     )
 }
 
-/// What the last 100 training episodes had reached, by millions of frames.
+/// What the last 100 games of training had reached, by millions of frames.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingScore {
     /// Frames, in millions.
     pub millions: u64,
-    /// Mean return of the last 100 episodes.
+    /// Mean score of the last 100 games.
     pub score: f64,
 }
 
-/// The training scores of a run, as far as it got. A mark is read from the last row of metrics
-/// before it, which has to be within a hundredth of it.
+/// The training scores of a run, as far as it got: the scores of whole games, not the returns of
+/// training, which may be of single lives and of clipped rewards. A mark is read from the last
+/// row of metrics before it, which has to be within a hundredth of it.
 ///
 /// # Errors
-/// When the run has no returns.
-pub fn training_scores(folder: &RunFolder, skip: u64) -> anyhow::Result<Vec<TrainingScore>> {
-    let table = Table::read(&folder.progress_path())?;
-    let returns = RETURN_COLUMNS.iter().find_map(|name| table.column(name));
-    let (Some(steps), Some(returns)) = (table.column(STEP_COLUMN), returns) else {
-        bail!("{} has no returns", folder.progress_path().display());
+/// When the run is not of an Atari game, or has no game scores.
+pub fn training_scores(
+    folder: &RunFolder,
+    config: &RunConfig,
+) -> anyhow::Result<Vec<TrainingScore>> {
+    check_atari(config)?;
+    let skip = config.env.frame_skip.unwrap_or(4);
+    let path = folder.progress_path();
+    let table = Table::read(&path)?;
+    let (Some(steps), Some(scores)) = (table.column(STEP_COLUMN), table.column(SCORE_COLUMN))
+    else {
+        bail!(
+            "{} has no column {SCORE_COLUMN}: no whole game has ended yet",
+            path.display()
+        );
     };
     let rows: Vec<(f64, f64)> = steps
         .iter()
-        .zip(&returns)
-        .map(|(&step, &score)| (step * skip as f64, score))
+        .zip(&scores)
+        .map(|(&step, &score)| (step * f64::from(skip), score))
         .collect();
     Ok(scores_at(&rows, &TRAINING_MILLIONS))
 }
@@ -271,6 +297,7 @@ fn scores_at(rows: &[(f64, f64)], millions: &[u64]) -> Vec<TrainingScore> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::{Request, resolve};
 
     fn report() -> SaberReport {
         SaberReport {
@@ -310,6 +337,50 @@ mod tests {
         assert!(table.contains("1000,1,30.5,30.5,864,400000"));
         let page = std::fs::read_to_string(page).unwrap();
         assert!(page.contains("<td>1000</td><td>2</td>") && page.contains("<td>2000</td>"));
+    }
+
+    fn config(env: &str, overrides: &[&str]) -> RunConfig {
+        let mut request = Request::new(env);
+        request.algo = Some("dqn".into());
+        request.preset = Some("none".into());
+        request.overrides = overrides.iter().map(|&pair| pair.to_owned()).collect();
+        resolve(&request).unwrap()
+    }
+
+    /// Also where a preset says what the actions are, the agent is asked only for those that it
+    /// was trained with.
+    #[test]
+    fn saber_keeps_the_mask_and_corrects_scores() {
+        let small = "algo.capacity_steps=1000";
+        let masked = rules(&config("ALE/Pong-v5", &["env.preset=rela", small])).unwrap();
+        assert_eq!(masked.actions, Some(ActionSet::Masked));
+        let full = rules(&config("ALE/Pong-v5", &["env.actions=full", small])).unwrap();
+        assert_eq!(full.actions, Some(ActionSet::Full));
+        assert_eq!(full.score_fixes, Some(true));
+        let error = rules(&config("ALE/Pong-v5", &[small])).unwrap_err();
+        assert!(error.to_string().contains("env.actions=full"), "{error}");
+        let error = rules(&config("CartPole-v1", &[])).unwrap_err();
+        assert!(error.to_string().contains("Atari"), "{error}");
+    }
+
+    /// Ms. Pac-Man: 300 points are −0.1 % of human play; the clipped return 29.5 is something
+    /// else.
+    #[test]
+    fn training_scores_are_those_of_whole_games() {
+        let root = tempfile::tempdir().unwrap();
+        let config = config("ALE/MsPacman-v5", &["algo.capacity_steps=1000"]);
+        let folder = crate::create_folder(&config, root.path(), "t").unwrap();
+        let table = "env_steps,ReturnAverage,GameScoreAverage\n2490000,29.5,300\n";
+        std::fs::write(folder.progress_path(), table).unwrap();
+        let scores = training_scores(&folder, &config).unwrap();
+        let expected = TrainingScore {
+            millions: 10,
+            score: 300.0,
+        };
+        assert_eq!(scores, [expected]);
+        std::fs::write(folder.progress_path(), "env_steps,ReturnAverage\n1,2\n").unwrap();
+        let error = training_scores(&folder, &config).unwrap_err();
+        assert!(error.to_string().contains("no whole game"), "{error}");
     }
 
     #[test]

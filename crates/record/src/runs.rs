@@ -1,0 +1,253 @@
+//! Runs that are there: finding their folders, and reading what comparing them needs.
+//!
+//! Read first: [`find_runs`], [`Run`].
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::csv::Table;
+use crate::error::{Context, Error, Result};
+use crate::folder::{CONFIG, RunFolder, RunInfo};
+use crate::metrics::STEP_COLUMN;
+
+/// One run, as plots and statistics need it.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its folder.
+    pub path: PathBuf,
+    /// What the run is.
+    pub info: RunInfo,
+    /// When it was started, as its folder's name says; later runs compare as greater.
+    pub started: Option<(String, u64)>,
+    /// Its settings, as `config.yaml` has them.
+    pub settings: Value,
+    /// How it ended.
+    pub ending: Ending,
+    /// Where its metrics come from.
+    pub source: Source,
+    /// Its metrics, with a column [`STEP_COLUMN`].
+    pub table: Table,
+}
+
+/// Which table the metrics of a run are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `progress.csv`: episodes of training, as the agent sees them.
+    Training,
+    /// `eval.csv`: whole episodes without exploration and with the environment's own rewards.
+    Evaluation,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ending {
+    /// It did all its steps.
+    Finished,
+    /// It stopped when its mean return reached `stop_at_return`, which is this. Its final value is
+    /// that threshold by construction.
+    Stopped(f64),
+    /// It was interrupted, or is still running.
+    Unfinished {
+        /// The steps that it has done.
+        steps: u64,
+        /// The steps that it was to do.
+        of: u64,
+    },
+}
+
+/// The columns that hold an episode's return, in the order in which they are looked for.
+pub const RETURN_COLUMNS: [&str; 3] = ["ReturnAverage", "charts/episodic_return", "Return"];
+
+/// The column that holds the points of whole games, where environments count them. Returns of
+/// training may be of single lives and of clipped rewards instead.
+pub const SCORE_COLUMN: &str = "GameScoreAverage";
+
+impl Run {
+    /// Reads the settings and the metrics of a run.
+    pub fn read(folder: &RunFolder, source: Source) -> Result<Self> {
+        let settings = folder.settings()?;
+        let progress = read_table(
+            &folder.progress_path(),
+            "there is no such file: the run has written no metrics yet",
+        )?;
+        let ending = Ending::of(&settings, &progress);
+        Ok(Self {
+            path: folder.path().to_owned(),
+            info: folder.info()?,
+            started: folder.started(),
+            settings,
+            ending,
+            source,
+            table: match source {
+                Source::Training => progress,
+                Source::Evaluation => read_table(
+                    &folder.eval_path(),
+                    "there is no such file: the run was not evaluated (eval.every_steps)",
+                )?,
+            },
+        })
+    }
+
+    /// The last number in a column.
+    pub fn last(&self, column: &str) -> Option<f64> {
+        last(&self.table, column)
+    }
+}
+
+impl Ending {
+    /// How the run with these settings and this `progress.csv` ended.
+    fn of(settings: &Value, progress: &Table) -> Self {
+        let steps = last(progress, STEP_COLUMN).unwrap_or(0.0) as u64;
+        let of = settings["steps"].as_u64().unwrap_or(0);
+        if steps >= of {
+            return Self::Finished;
+        }
+        if let Some(goal) = settings["stop_at_return"].as_f64() {
+            let mut columns = [SCORE_COLUMN].iter().chain(&RETURN_COLUMNS);
+            if columns.any(|column| last(progress, column).is_some_and(|value| value >= goal)) {
+                return Self::Stopped(goal);
+            }
+        }
+        Self::Unfinished { steps, of }
+    }
+}
+
+/// The folders of all runs at or below the given paths, sorted, each once.
+///
+/// # Errors
+/// [`Error::NotARun`] when there is no run at or below one of them.
+pub fn find_runs(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut all: Vec<(PathBuf, PathBuf)> = Vec::new();
+    for path in paths {
+        let mut found = Vec::new();
+        search(path, DEEPEST, &mut found)?;
+        if found.is_empty() {
+            return Err(Error::NotARun {
+                path: path.clone(),
+                missing: CONFIG,
+            });
+        }
+        for run in found {
+            all.push((fs::canonicalize(&run).doing("find", &run)?, run));
+        }
+    }
+    all.sort();
+    all.dedup_by(|later, earlier| later.0 == earlier.0);
+    Ok(all.into_iter().map(|(_, run)| run).collect())
+}
+
+/// `runs/<env>/<algo>/<run>`, and some more for those who sort their runs further.
+const DEEPEST: usize = 6;
+
+fn search(path: &Path, deepest: usize, found: &mut Vec<PathBuf>) -> Result<()> {
+    if path.join(CONFIG).is_file() {
+        found.push(path.to_owned());
+        return Ok(());
+    }
+    if deepest == 0 || !path.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(path).doing("list", path)? {
+        let entry = entry.doing("list", path)?;
+        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        // Links could lead in circles.
+        if !hidden && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            search(&entry.path(), deepest - 1, found)?;
+        }
+    }
+    Ok(())
+}
+
+fn read_table(path: &Path, missing: &str) -> Result<Table> {
+    match Table::read(path) {
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(Error::Malformed {
+                path: path.to_owned(),
+                reason: missing.to_owned(),
+            })
+        }
+        read => read,
+    }
+}
+
+fn last(table: &Table, column: &str) -> Option<f64> {
+    let values = table.column(column)?.into_iter();
+    values.rev().find(|value| value.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn how_a_run_ended() {
+        let ending = |settings: Value, csv: &str| Ending::of(&settings, &Table::parse(csv));
+        let table = "env_steps,ReturnAverage\n100,3\n200,9\n";
+        assert_eq!(ending(json!({"steps": 200}), table), Ending::Finished);
+        let early = json!({"steps": 500, "stop_at_return": 9.0});
+        assert_eq!(ending(early, table), Ending::Stopped(9.0));
+        let unfinished = Ending::Unfinished {
+            steps: 200,
+            of: 500,
+        };
+        let settings = json!({"steps": 500, "stop_at_return": 10.0});
+        assert_eq!(ending(settings, table), unfinished);
+        assert_eq!(ending(json!({"steps": 500}), table), unfinished);
+        // On Atari the threshold is one of game scores.
+        let table = "env_steps,ReturnAverage,GameScoreAverage\n200,1,20\n";
+        let early = json!({"steps": 500, "stop_at_return": 19});
+        assert_eq!(ending(early, table), Ending::Stopped(19.0));
+    }
+
+    #[test]
+    fn a_run_is_read_with_its_settings_and_its_ending() {
+        let root = tempfile::tempdir().unwrap();
+        let now = std::time::SystemTime::now();
+        let folder = RunFolder::create(root.path(), "E", "ppo", "t", 3, now).unwrap();
+        let settings = "steps: 500\nalgo: {learning_rate: 0.1}\n";
+        folder.write_config(settings).unwrap();
+        let error = Run::read(&folder, Source::Training).unwrap_err();
+        assert!(error.to_string().contains("no metrics yet"), "{error}");
+        fs::write(folder.progress_path(), "env_steps,ReturnAverage\n200,9\n").unwrap();
+        let run = Run::read(&folder, Source::Training).unwrap();
+        assert_eq!(run.settings["algo"]["learning_rate"], 0.1);
+        let (steps, of) = (200, 500);
+        assert_eq!(run.ending, Ending::Unfinished { steps, of });
+        assert_eq!((run.info.seed, run.last("ReturnAverage")), (3, Some(9.0)));
+        let error = Run::read(&folder, Source::Evaluation).unwrap_err();
+        assert!(error.to_string().contains("not evaluated"), "{error}");
+        fs::write(folder.eval_path(), "env_steps,ReturnAverage\n100,4\n").unwrap();
+        let run = Run::read(&folder, Source::Evaluation).unwrap();
+        assert_eq!(run.last("ReturnAverage"), Some(4.0));
+        assert_eq!(run.ending, Ending::Unfinished { steps, of });
+    }
+
+    #[test]
+    fn folders_are_searched_and_runs_found_once() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        for run in ["CartPole-v1/ppo/a", "CartPole-v1/ppo/b", "Pong/dqn/c"] {
+            fs::create_dir_all(at(run).join("checkpoints")).unwrap();
+            fs::write(at(run).join(CONFIG), "").unwrap();
+        }
+        // What is inside a run is not another run.
+        fs::write(at("CartPole-v1/ppo/a/checkpoints/config.yaml"), "").unwrap();
+        fs::create_dir_all(at("empty/ppo")).unwrap();
+        let found = |paths: &[&str]| {
+            let paths: Vec<PathBuf> = paths.iter().map(|path| at(path)).collect();
+            find_runs(&paths).map(|runs| runs.len())
+        };
+        assert_eq!(found(&[""]).unwrap(), 3);
+        assert_eq!(found(&["CartPole-v1/ppo"]).unwrap(), 2);
+        let twice = ["CartPole-v1/ppo/b", "CartPole-v1/../CartPole-v1/ppo/b", ""];
+        assert_eq!(found(&twice).unwrap(), 3);
+        for nothing in ["empty", "nowhere"] {
+            let error = found(&["CartPole-v1", nothing]).unwrap_err();
+            assert!(matches!(error, Error::NotARun { .. }), "{error}");
+        }
+    }
+}
