@@ -300,8 +300,10 @@ class Only(Source):
 def presets(program: Program) -> str:
     text = (
         "# Presets\n\nThe preset `<family>/<algo>` is used for the environments of that family and that"
-        " algorithm; `--preset` selects another. Settings under `per_env` apply to that environment only."
-        " The files are in the folder `presets`.\n"
+        " algorithm, and `default/<algo>` or `default/any` where there is none; `--preset` selects another."
+        " Some sections apply only to some environments: `small` to those with small observations,"
+        " `floats` to those with float observations, `per_env` to the one that is named. The files are in"
+        " the folder `presets`.\n"
     )
     for name, _ in program.listed("presets"):
         body = (ROOT / "presets" / f"{name}.yaml").read_text()
