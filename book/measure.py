@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Trains what the book's chapter on results reports, and draws its curves.
+"""Trains the runs that the book's chapter on results reports, and draws its curves.
 
-    python3 book/measure.py run SET FOLDER [JOBS]   trains, JOBS runs side by side (else one), and keeps
-                                                    the CSV files of each in FOLDER; what lies there
-                                                    already is not run again
+    python3 book/measure.py run SET FOLDER [JOBS]   trains, JOBS runs at a time (default 1), and keeps
+                                                    the CSV files of each in FOLDER; runs that are
+                                                    already there are skipped
     python3 book/measure.py draw SET FOLDER         draws book/src/curves/*.svg from them
 
 SET is one of
 
     gpu       Atari on a GPU: about 20 minutes on a machine with one H200 and 16 cores
     minatar   PPO and IMPALA on MinAtar: about 30 minutes on two cores
-    small     methods of action values on CartPole and on tasks that need memory or exploration, three
+    small     value-based algorithms on CartPole and on tasks that need memory or exploration, three
               seeds: about an hour on two cores
-    values    methods of action values on MinAtar, three seeds: about an hour and a half on two cores
+    values    value-based algorithms on MinAtar, three seeds: about an hour and a half on two cores
 
-It only needs the standard library.
+It needs only the standard library.
 """
 
 import concurrent.futures
@@ -44,15 +44,15 @@ APEX = [
 ]
 MINATAR = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
 MINATAR_STEPS = {"ppo": "2500000", "impala": "2000000"}
-# What learns action values is compared by evaluations: of Ape-X's ladder most environments act at
-# random now and then.
+# Value-based algorithms are compared by evaluations: most of Ape-X's environments explore a lot, so its
+# training returns are low.
 VALUES_STEPS = 200_000
 VALUES = {
     game: ("dqn", "rainbow-iqn", "apex-dqn") for game in ("Asterix", "Breakout", "SpaceInvaders")
 }
 VALUES["Seaquest"] = ("dqn", "r2d2")
 SEEDS = (1, 2, 3)
-# The figures of small tasks: the environment, and what is compared on it.
+# The figures of small tasks: the environment, and the algorithms compared on it.
 SMALL = {
     "cartpole-values": ("CartPole-v1", ("dqn", "c51", "qr-dqn", "iqn")),
     "cartpole-rainbow": ("CartPole-v1", ("rainbow", "epsilon-rainbow", "rainbow-iqn")),
@@ -132,7 +132,7 @@ def draw_gpu(folder: pathlib.Path) -> dict:
     seconds, score = "Diagnostics/CumTime (s)", "GameScoreAverage"
     below = "seconds of training; mean score of the last 100 games"
     figures = {}
-    for figure, title in (("pong", "Pong, PPO"), ("breakout", "Breakout, PPO")):
+    for figure, title in (("pong", "Pong, PPO, three seeds"), ("breakout", "Breakout, PPO, one seed")):
         paths = sorted(folder.glob(f"{figure}-s*.csv"))
         curves = {path.stem.split("-s")[1]: read(path, seconds, score) for path in paths}
         if curves:
@@ -144,11 +144,11 @@ def draw_gpu(folder: pathlib.Path) -> dict:
     times = read(path, "Diagnostics/CumSteps", seconds)
     evaluations = read(folder / "apex-pong-s1-eval.csv", "env_steps", "ReturnAverage")
     figures["apex-pong"] = (
-        "Pong, Ape-X DQN",
+        "Pong, Ape-X DQN, one seed",
         "seconds of training; mean return",
         {
             "evaluation, 10 episodes": [(at(times, x), y) for x, y in evaluations],
-            "training, all of the ladder": read(path, seconds, "ReturnAverage"),
+            "training, all environments": read(path, seconds, "ReturnAverage"),
         },
     )
     return figures
@@ -161,7 +161,7 @@ def draw_minatar(folder: pathlib.Path) -> dict:
         for algo in MINATAR_STEPS:
             curve = read(folder / f"{game}-{algo}.csv", "Diagnostics/CumSteps", "ReturnAverage")
             curves[algo.upper()] = [(steps / 1e6, y) for steps, y in curve]
-        below = "million steps; mean return of the last 100 episodes"
+        below = "million steps; mean return of the last 100 episodes, one seed"
         figures[f"minatar-{game.lower()}"] = (f"MinAtar, {game}", below, curves)
     return figures
 
@@ -174,7 +174,7 @@ def draw_small(folder: pathlib.Path) -> dict:
             runs = read_seeds(folder, f"{env}-{algo}-s{{}}.csv", "Diagnostics/CumSteps")
             for seed, run in zip(SEEDS, runs):
                 print(f"{env}, {algo}, seed {seed}: {run[-1][1]:.1f} at {run[-1][0]:g}")
-            # A run that has reached its goal has ended, and counts with what it reached.
+            # A run that reached its goal has ended, and keeps its last value.
             steps = sorted({x for run in runs for x, _ in run})
             means = [sum(at(run, x) for run in runs) / len(runs) for x in steps]
             curves[algo] = [(x / 1e3, mean) for x, mean in zip(steps, means)]
@@ -200,7 +200,7 @@ def draw_values(folder: pathlib.Path) -> dict:
 
 
 def read(path: pathlib.Path, x: str, y: str) -> list[tuple[float, float]]:
-    """Two columns of a table, without the rows that lack the second."""
+    """Two columns of a table, without rows where the second is missing."""
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
     return [(float(row[x]), float(row[y])) for row in rows if row[y] not in ("", "nan")]
