@@ -56,6 +56,8 @@ pub fn saber(
 ) -> anyhow::Result<SaberReport> {
     let mut judged = config.clone();
     judged.env = rules(config)?;
+    // SABER has limits of its own.
+    judged.settings.eval.max_steps = u64::MAX;
     let skip = u64::from(config.env.frame_skip.unwrap_or(4));
     let marks = [5 * MINUTE / skip, 30 * MINUTE / skip];
     let episodes = Episodes {

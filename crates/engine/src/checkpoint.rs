@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use starling_algos::Saved;
 use starling_envs::Rng;
 use starling_record::{Checkpoint, CheckpointWriter, RecorderState};
@@ -41,6 +42,9 @@ struct RunState {
     recorder: RecorderState,
     limiter: Option<RateLimiter>,
     replay_rng: Option<Rng>,
+    /// All settings of the run.
+    #[serde(default)]
+    settings: Value,
 }
 
 /// What [`read`] brings back beside the learner and the actors.
@@ -52,6 +56,19 @@ pub(crate) struct Restored {
     pub(crate) exact: bool,
     /// What the next checkpoint need not write again.
     pub(crate) on_disk: Option<OnDisk>,
+    /// What of the replay could not be brought back.
+    pub(crate) lost: Lost,
+    /// The settings with which the checkpoint was written.
+    pub(crate) settings: Value,
+}
+
+/// What of a replay could not be brought back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lost {
+    Nothing,
+    /// The oldest rows.
+    OldRows,
+    Everything,
 }
 
 /// Where the parts of the replay are that need not be written again.
@@ -80,6 +97,7 @@ impl Moment {
         tally: &Tally,
         version: u64,
         recorder: RecorderState,
+        settings: Value,
         on_disk: Option<&OnDisk>,
     ) -> Result<Self, Unusable> {
         let (mut replay, mut limiter, mut replay_rng) = (None, None, None);
@@ -102,6 +120,7 @@ impl Moment {
                 recorder,
                 limiter,
                 replay_rng,
+                settings,
             },
         })
     }
@@ -141,9 +160,10 @@ impl Moment {
     }
 }
 
-/// Brings a learner and, in serial mode, an actor to the state of a checkpoint.
+/// Brings a learner and, in serial mode, an actor to the state of a checkpoint. Parts of the
+/// replay that are damaged are left out.
 pub(crate) fn read(
-    checkpoint: &Checkpoint,
+    checkpoint: &mut Checkpoint,
     pupil: &mut Pupil,
     actor: Option<&mut Crew>,
 ) -> Result<Restored, Unusable> {
@@ -152,37 +172,57 @@ pub(crate) fn read(
     pupil.learner.load(&saved)?;
     pupil.updates = state.updates;
     pupil.means = state.means;
-    let (mut exact, mut on_disk) = (false, None);
-    if let (Some(actor), true) = (actor, checkpoint.files().any(|name| name == ACTORS)) {
-        let snapshot: ActorSnapshot = postcard::from_bytes(&checkpoint.read(ACTORS)?)?;
-        exact = actor.restore(&snapshot)?;
-    }
-    if let Feed::Replay(feed) = &mut pupil.feed {
-        let missing = || Unusable("it is of an algorithm without a replay".into());
-        feed.limiter = state.limiter.ok_or_else(missing)?;
-        feed.rng = state.replay_rng.ok_or_else(missing)?;
-        let newest = checkpoint.files().filter_map(part_number).max();
-        let newest = checkpoint.reader(&part_name(newest.ok_or_else(missing)?))?;
-        let earlier = |number| {
-            checkpoint
-                .reader(&part_name(number))
-                .map_err(io::Error::other)
-        };
-        let layout = feed.replay.layout();
-        let (replay, parts) = Replay::load(newest, earlier, &feed.needs.replay, layout)?;
-        feed.replay = Arc::new(replay);
-        on_disk = Some(OnDisk {
-            folder: checkpoint.path().to_owned(),
-            parts,
-        });
-    }
-    Ok(Restored {
+    let mut restored = Restored {
         tally: state.tally,
         version: state.version,
         recorder: state.recorder,
-        exact,
-        on_disk,
-    })
+        exact: false,
+        on_disk: None,
+        lost: Lost::Nothing,
+        settings: state.settings,
+    };
+    if let (Some(actor), true) = (actor, checkpoint.files().any(|name| name == ACTORS)) {
+        let snapshot: ActorSnapshot = postcard::from_bytes(&checkpoint.read(ACTORS)?)?;
+        restored.exact = actor.restore(&snapshot)?;
+    }
+    if let Feed::Replay(feed) = &mut pupil.feed {
+        let missing = || Unusable("it is of an algorithm without a replay".into());
+        feed.rng = state.replay_rng.ok_or_else(missing)?;
+        let newest = checkpoint.files().filter_map(part_number).max();
+        let newest = part_name(newest.ok_or_else(missing)?);
+        let damaged = checkpoint.damaged_files(is_replay);
+        let is_damaged = |name: &str| damaged.iter().any(|(file, _)| file == name);
+        if is_damaged(&newest) {
+            // Its counters start again with it.
+            restored.tally.replay_counts = (0, 0);
+            restored.lost = Lost::Everything;
+        } else {
+            feed.limiter = state.limiter.ok_or_else(missing)?;
+            let earlier = |number| {
+                let name = part_name(number);
+                let file = (!is_damaged(&name)).then(|| checkpoint.reader(&name));
+                file.transpose().map_err(io::Error::other)
+            };
+            let (layout, needs) = (feed.replay.layout(), &feed.needs.replay);
+            let newest = checkpoint.reader(&newest)?;
+            let (replay, parts) = Replay::load_newest_rows(newest, earlier, needs, layout)?;
+            feed.replay = Arc::new(replay);
+            restored.on_disk = Some(OnDisk {
+                folder: checkpoint.path().to_owned(),
+                parts,
+            });
+            if !damaged.is_empty() {
+                restored.lost = Lost::OldRows;
+            }
+        }
+        restored.exact &= damaged.is_empty();
+    }
+    Ok(restored)
+}
+
+/// Whether a file of a checkpoint is a part of its replay.
+pub(crate) fn is_replay(name: &str) -> bool {
+    part_number(name).is_some()
 }
 
 fn part_name(number: u64) -> String {

@@ -1,6 +1,7 @@
 //! Actors: environments and a policy, filling rollouts.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,8 @@ pub(crate) struct Crew {
     place: Place,
     decorrelate_steps: u64,
     started: bool,
+    /// The run is to stop: what need not be done now is left out.
+    hurry: Arc<AtomicBool>,
 }
 
 /// Which environments of the run an actor has.
@@ -225,6 +228,7 @@ impl Crew {
             place,
             decorrelate_steps: 0,
             started: false,
+            hurry: Arc::default(),
         }
     }
 
@@ -241,6 +245,11 @@ impl Crew {
         self.place
     }
 
+    /// To be set when the run is to stop.
+    pub(crate) fn hurry(&self) -> &Arc<AtomicBool> {
+        &self.hurry
+    }
+
     /// Shows whether the environments are moving.
     pub(crate) fn pulse(&self) -> &Arc<Pulse> {
         self.envs.pulse()
@@ -255,9 +264,8 @@ impl Crew {
         if self.started {
             self.rollout.carry_over();
         } else if self.decorrelate_steps > 0 {
-            let stop = std::sync::atomic::AtomicBool::new(false);
             self.envs
-                .decorrelate(self.decorrelate_steps, &stop, &mut self.rollout)?;
+                .decorrelate(self.decorrelate_steps, &self.hurry, &mut self.rollout)?;
             self.started = true;
         } else {
             self.envs.reset(&mut self.rollout)?;

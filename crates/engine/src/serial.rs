@@ -89,6 +89,8 @@ impl SerialActor {
         let ended = || EngineError::Thread("actor ended unexpectedly (log.txt may say why)".into());
         let actor = self.actor.take().ok_or_else(ended)?;
         let watchdog = Watchdog::new([Arc::clone(actor.crew().pulse())]);
+        let hurry = Arc::clone(actor.crew().hurry());
+        let on_stop = || hurry.store(true, Ordering::Relaxed);
         let order = Order {
             actor,
             weights: Arc::clone(weights),
@@ -96,7 +98,7 @@ impl SerialActor {
             profile: Arc::clone(profile),
         };
         self.orders.send(order).map_err(|_| ended())?;
-        let done = attend(&self.done, watchdog, self.patience, stop, || ())?;
+        let done = attend(&self.done, watchdog, self.patience, stop, on_stop)?;
         let Some((actor, collected)) = done else {
             return Ok(false);
         };

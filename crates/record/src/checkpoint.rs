@@ -26,6 +26,7 @@ use crate::durable::{create_folders, open_regular, remove_leftovers, replace_fil
 use crate::error::{Context, Error, Result};
 
 pub use self::manifest::Damage;
+use self::read::latest_before;
 pub use self::read::{Checkpoint, Damaged, best, best_with, latest, latest_with};
 
 /// Which checkpoints stay when a new one has been written.
@@ -119,7 +120,16 @@ impl Checkpoints {
         &mut self,
         needed: impl Fn(&str) -> bool,
     ) -> Result<(Checkpoint, Vec<Damaged>)> {
-        let found = latest_with(&self.folder, needed);
+        self.latest_before(u64::MAX, needed)
+    }
+
+    /// As [`latest_with`](Self::latest_with), of the checkpoints before this step.
+    pub fn latest_before(
+        &mut self,
+        step: u64,
+        needed: impl Fn(&str) -> bool,
+    ) -> Result<(Checkpoint, Vec<Damaged>)> {
+        let found = latest_before(&self.folder, step, needed);
         if let Ok((checkpoint, _)) = &found {
             self.sound = checkpoint.sound().clone();
         }

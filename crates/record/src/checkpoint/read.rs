@@ -176,13 +176,22 @@ pub fn latest_with(
     folder: &Path,
     needed: impl Fn(&str) -> bool,
 ) -> Result<(Checkpoint, Vec<Damaged>)> {
+    latest_before(folder, u64::MAX, needed)
+}
+
+/// As [`latest_with`], of the checkpoints before this step.
+pub(super) fn latest_before(
+    folder: &Path,
+    before: u64,
+    needed: impl Fn(&str) -> bool,
+) -> Result<(Checkpoint, Vec<Damaged>)> {
     let found = if folder.is_dir() {
         steps(folder)?
     } else {
         BTreeSet::new()
     };
     let mut damaged = Vec::new();
-    for step in found.into_iter().rev() {
+    for step in found.into_iter().rev().filter(|step| *step < before) {
         match Checkpoint::open_with(&folder.join(folder_name(step)), &needed) {
             Ok(checkpoint) => return Ok((checkpoint, damaged)),
             Err(Error::Damaged(one)) => damaged.push(one),
