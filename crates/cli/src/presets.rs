@@ -1,7 +1,8 @@
 //! THE table of presets: tuned settings per family of environments and algorithm.
 //!
 //! A preset is `presets/<family>/<algo>.yaml`, or `<algo>.<variant>.yaml` for one that is only
-//! taken when it is named, such as `atari/ppo.gpu`. Under `per_env` it may hold settings for single
+//! used when it is named, such as `atari/ppo.gpu`, or `atari/dqn.rlpyt` with the settings of
+//! another system. Under `per_env` it may hold settings for single
 //! environments, which are laid over the rest.
 
 use serde_json::Value;
@@ -30,23 +31,34 @@ macro_rules! presets {
 pub fn all() -> &'static [Preset] {
     presets![
         "atari/a2c",
+        "atari/a2c.rlpyt",
         "atari/apex-dqn",
         "atari/apex-dqn.gpu",
+        "atari/apex-dqn.rela",
         "atari/apex-rainbow",
         "atari/apex-rainbow-iqn",
+        "atari/apex-rainbow-iqn.valeoai",
+        "atari/apex-rainbow.valeoai",
         "atari/appo",
         "atari/c51",
         "atari/dqn",
+        "atari/dqn.rlpyt",
         "atari/epsilon-rainbow",
+        "atari/epsilon-rainbow.rlpyt",
         "atari/impala",
         "atari/impala.gpu",
+        "atari/impala.multi-learner",
         "atari/iqn",
         "atari/ngu",
+        "atari/ngu.marltas",
         "atari/ppo",
         "atari/ppo.gpu",
+        "atari/ppo.rlpyt",
         "atari/pqn",
         "atari/qr-dqn",
         "atari/r2d2",
+        "atari/r2d2.rela",
+        "atari/r2d2.rlpyt",
         "atari/rainbow",
         "atari/rainbow-iqn",
         "classic/a2c",
