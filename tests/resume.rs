@@ -208,6 +208,55 @@ fn dqn() {
     same_in_one_go_and_in_two("CartPole-v1", "dqn", &[]);
 }
 
+/// Distributions and noise: the learner draws fractions and noise, actors draw their own.
+#[test]
+fn c51() {
+    same_in_one_go_and_in_two("CartPole-v1", "c51", &FEW_UPDATES);
+}
+
+#[test]
+fn qr_dqn() {
+    same_in_one_go_and_in_two("CartPole-v1", "qr-dqn", &FEW_UPDATES);
+}
+
+#[test]
+fn iqn() {
+    same_in_one_go_and_in_two("CartPole-v1", "iqn", &FEW_UPDATES);
+}
+
+#[test]
+fn rainbow() {
+    let overrides = [&FEW_UPDATES[..], &["algo.noise_every_steps=3"]].concat();
+    same_in_one_go_and_in_two("CartPole-v1", "rainbow", &overrides);
+}
+
+/// The ladder moves with the steps of the run.
+#[test]
+fn apex_dqn() {
+    let ladder = "algo.epsilon_ladder={base: 0.7, base_end: 0.1, move_steps: 15000, min: 0.02}";
+    let overrides = [&FEW_UPDATES[..], &["asynchronous=false", ladder]].concat();
+    same_in_one_go_and_in_two("CartPole-v1", "apex-dqn", &overrides);
+}
+
+#[test]
+fn apex_rainbow() {
+    let overrides = [&FEW_UPDATES[..], &["asynchronous=false"]].concat();
+    same_in_one_go_and_in_two("CartPole-v1", "apex-rainbow", &overrides);
+}
+
+#[test]
+fn apex_rainbow_iqn() {
+    let overrides = [&FEW_UPDATES[..], &["asynchronous=false"]].concat();
+    same_in_one_go_and_in_two("CartPole-v1", "apex-rainbow-iqn", &overrides);
+}
+
+/// What is tested is that both runs are the same, not that they learn.
+const FEW_UPDATES: [&str; 3] = [
+    "algo.replay_ratio=1",
+    "algo.batch_size=16",
+    "algo.capacity_steps=6000",
+];
+
 #[test]
 fn dqn_with_every_switch() {
     let overrides = [

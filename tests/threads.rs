@@ -52,6 +52,26 @@ fn a_fixed_lag_gives_the_same_weights_on_any_number_of_threads() {
     assert!(one != in_turns, "the lag changes what is learned");
 }
 
+/// One batch of inference for all environments, with a replay and with a recurrent policy: in
+/// lockstep the result does not depend on how many threads step the environments.
+#[test]
+fn central_inference_fills_a_replay_and_carries_memory() {
+    let on = |algo: &str, threads: &str, own: &[&str]| {
+        let central = ["mode=central", "asynchronous=false", "steps=4000", threads];
+        train(algo, &[&central[..], own].concat()).0
+    };
+    let few = ["algo.replay_ratio=1", "algo.batch_size=16"];
+    for (algo, own) in [
+        ("dqn", &few[..]),
+        ("apex-rainbow-iqn", &few[..]),
+        ("r2d2", &["algo.replay_ratio=4", "algo.batch_size=8"]),
+        ("ppo", &["algo.net.lstm=8"]),
+    ] {
+        let two = on(algo, "threads=2", own);
+        assert!(two == on(algo, "threads=3", own), "{algo}");
+    }
+}
+
 /// Actors with different numbers of environments do not get each other's buffers.
 #[test]
 fn environments_need_not_divide_evenly() {

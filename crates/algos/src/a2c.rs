@@ -1,8 +1,8 @@
 //! Advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016).
 //!
 //! One gradient step per rollout. Defaults are rlpyt's: Adam instead of RMSProp, λ = 1 (plain
-//! discounted returns), a gradient norm of at most 1. Where we differ from the paper: an episode
-//! that was cut off is bootstrapped from its final observation.
+//! discounted returns), a gradient norm of at most 1. Where we differ from the paper: a
+//! truncated episode is bootstrapped from its final observation.
 
 use serde::{Deserialize, Serialize};
 use starling_nets::{
@@ -23,7 +23,7 @@ use crate::{
 pub struct Config {
     /// Steps of each environment per rollout, and so per gradient step.
     pub rollout_steps: usize,
-    /// Step size, possibly a schedule.
+    /// Learning rate, possibly a schedule.
     pub learning_rate: Schedule,
     /// Discount per step (γ).
     pub gamma: f64,
@@ -40,7 +40,7 @@ pub struct Config {
     /// Divide rewards by the running deviation of discounted returns, which is kept with the
     /// weights.
     pub normalize_returns: bool,
-    /// How gradients become steps.
+    /// The optimiser.
     pub optimizer: OptimizerConfig,
     /// The network.
     pub net: NetConfig,
@@ -78,7 +78,7 @@ impl Config {
             self.clip_norm > 0.0,
             "algo.clip_norm",
             self.clip_norm,
-            "over 0",
+            "above 0",
         )?;
         coefficient("algo.value_coef", self.value_coef)?;
         coefficient("algo.entropy_coef", self.entropy_coef)?;

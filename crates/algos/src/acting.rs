@@ -37,7 +37,7 @@ impl ActorCriticPolicy {
         }
     }
 
-    /// The inputs of a group, made anew if the group is new or has another size.
+    /// The inputs of a group; new ones if its size has changed.
     fn group(&mut self, number: usize, parts: &[Part<'_>]) -> &mut Group {
         let envs = parts.iter().map(|part| part.acting.rngs.len()).sum();
         while self.groups.len() <= number {

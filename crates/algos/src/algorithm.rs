@@ -246,7 +246,7 @@ impl Report {
 pub enum LearnError {
     /// The numbers blew up.
     #[error(
-        "{metric} is {value}: training cannot go on; a smaller learning rate or gradient norm \
+        "{metric} is {value}: training cannot continue; a smaller learning rate or gradient norm \
          (algo.learning_rate, algo.clip_norm) may help"
     )]
     NotFinite {

@@ -1,7 +1,7 @@
 //! Ape-X (Horgan et al. 2018) over DQN, Rainbow and Rainbow-IQN.
 //!
-//! What makes Ape-X is in the shared settings: environments that explore by a ladder of chances
-//! (or by noise), steps that come with the priority that the actor saw, and many environments on
+//! What makes Ape-X is in the shared settings: environments that explore by a ladder of ε (or
+//! by noise), steps that come with the priority that the actor saw, and many environments on
 //! threads, ahead of one learner. The defaults here are RELA's: RMSProp, n = 3, γ = 0.997,
 //! batches of 512. They want `mode=threads` and `asynchronous=true`, as the presets have it.
 //!
@@ -95,6 +95,7 @@ mod tests {
         shared.epsilon_ladder = Some(Ladder {
             base: 0.0,
             alpha: 0.0,
+            ..Ladder::default()
         });
         let algorithm = dqn::build(shared, config, &spaces()).unwrap();
         assert!((algorithm.discount() - 0.5).abs() < 1e-12);
@@ -155,8 +156,8 @@ mod tests {
         assert_eq!(priorities(&mut rollout), [0.5, 3.0, 1.0]);
     }
 
-    /// Noise, fractions and chance are each environment's own: whom it shares a batch with does
-    /// not change what it does.
+    /// Noise, fractions and random actions are each environment's own: what else is in the batch
+    /// does not change what it does.
     #[test]
     fn together_they_act_as_each_alone() {
         let (mut shared, config) = apex_rainbow_iqn();

@@ -6,8 +6,8 @@
 //! probability ratio against the policy that acted. The ratio already weighs the advantage, so
 //! that V-trace's weight ρ̂_pg is not applied a second time.
 //!
-//! Where we differ from the papers: there is no target network and no KL penalty, and an episode
-//! that was cut off is bootstrapped from its final observation. Minibatches are groups of whole
+//! Where we differ from the papers: there is no target network and no KL penalty, and a
+//! truncated episode is bootstrapped from its final observation. Minibatches are groups of whole
 //! trajectories, with and without an LSTM.
 
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ pub struct Config {
     /// Parts that the environments of a rollout are split into; each gives one gradient step per
     /// epoch.
     pub minibatches: usize,
-    /// Step size, possibly a schedule.
+    /// Learning rate, possibly a schedule.
     pub learning_rate: Schedule,
     /// Discount per step (γ).
     pub gamma: f64,
@@ -65,7 +65,7 @@ pub struct Config {
     /// Divide rewards by the running deviation of discounted returns, which is kept with the
     /// weights.
     pub normalize_returns: bool,
-    /// How gradients become steps.
+    /// The optimiser.
     pub optimizer: OptimizerConfig,
     /// The network.
     pub net: NetConfig,
@@ -108,7 +108,7 @@ impl Config {
             |key, value: f64| require((0.0..=1.0).contains(&value), key, value, "between 0 and 1");
         share("algo.gamma", self.gamma)?;
         share("algo.trace_lambda", self.trace_lambda)?;
-        let over_zero = |key, value: f64| require(value > 0.0, key, value, "over 0");
+        let over_zero = |key, value: f64| require(value > 0.0, key, value, "above 0");
         over_zero("algo.rho_clip", self.rho_clip.unwrap_or(1.0))?;
         over_zero("algo.c_clip", self.c_clip.unwrap_or(1.0))?;
         over_zero("algo.clip_norm", self.clip_norm)?;

@@ -101,8 +101,9 @@ impl Method for C51 {
         obs: &Tree<Tensor>,
         noise: Option<&Tensor>,
         _fractions: Option<&Tensor>,
+        legal: Option<&Tensor>,
     ) -> Tensor {
-        self.net.forward(params, obs, noise)
+        self.net.forward(params, obs, noise, legal)
     }
 
     fn values(&self, outputs: &Tensor) -> Tensor {

@@ -3,7 +3,7 @@
 //! (Fortunato et al. 2018) and Munchausen targets (Vieillard et al. 2020).
 //!
 //! Defaults are rlpyt's: Huber loss, Adam, a replay ratio of 8 (each step is used eight times on
-//! average), hard target updates. Where we differ from the papers: an episode that was cut off
+//! average), hard target updates. Where we differ from the papers: a truncated episode
 //! is bootstrapped from its final observation; priorities are plain |TD error|; noise is drawn
 //! for every environment and step, not for a whole batch.
 
@@ -50,16 +50,20 @@ pub fn build(
 }
 
 /// One value per action.
-struct Dqn {
+pub(crate) struct Dqn {
     config: Config,
     net: QNetwork,
     layout: Arc<Layout>,
 }
 
 impl Dqn {
-    fn new(shared: &ValueConfig, config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
+    pub(crate) fn new(
+        shared: &ValueConfig,
+        config: Config,
+        spaces: &Spaces,
+    ) -> Result<Self, ConfigError> {
         let delta = config.huber_delta.unwrap_or(1.0);
-        require(delta > 0.0, "algo.huber_delta", delta, "over 0")?;
+        require(delta > 0.0, "algo.huber_delta", delta, "above 0")?;
         let (net, layout) = network("dqn", shared, spaces, 1)?;
         let layout = Arc::new(layout);
         Ok(Self {
@@ -81,8 +85,9 @@ impl Method for Dqn {
         obs: &Tree<Tensor>,
         noise: Option<&Tensor>,
         _fractions: Option<&Tensor>,
+        legal: Option<&Tensor>,
     ) -> Tensor {
-        self.net.forward(params, obs, noise)
+        self.net.forward(params, obs, noise, legal)
     }
 
     fn values(&self, outputs: &Tensor) -> Tensor {

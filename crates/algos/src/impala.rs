@@ -5,7 +5,7 @@
 //! over steps and trajectories, not means, and the optimiser is RMSProp in TensorFlow's form;
 //! defaults are those of the multi-learner IMPALA, with the rollouts of 20 steps of its example.
 //!
-//! Where we differ from the paper: an episode that was cut off is bootstrapped from its final
+//! Where we differ from the paper: a truncated episode is bootstrapped from its final
 //! observation. A rollout holds T steps and what followed the last one, so that the learner
 //! computes T + 1 rows at once and takes the value of the last as the bootstrap; a later rollout
 //! does not repeat that row.
@@ -35,7 +35,7 @@ pub struct Config {
     pub rollout_steps: usize,
     /// Trajectories per gradient step; null takes all environments of a rollout at once.
     pub batch_envs: Option<usize>,
-    /// Step size, possibly a schedule.
+    /// Learning rate, possibly a schedule.
     pub learning_rate: Schedule,
     /// Discount per step (γ).
     pub gamma: f64,
@@ -56,7 +56,7 @@ pub struct Config {
     /// Divide rewards by the running deviation of discounted returns, which is kept with the
     /// weights.
     pub normalize_returns: bool,
-    /// How gradients become steps.
+    /// The optimiser.
     pub optimizer: OptimizerConfig,
     /// The network.
     pub net: NetConfig,
@@ -119,7 +119,7 @@ impl Config {
         require(share, "algo.gamma", self.gamma, "between 0 and 1")?;
         let over_zero = |key, value: Option<f64>| {
             let value = value.unwrap_or(1.0);
-            require(value > 0.0, key, value, "over 0, or null")
+            require(value > 0.0, key, value, "above 0, or null")
         };
         over_zero("algo.rho_clip", self.rho_clip)?;
         over_zero("algo.c_clip", self.c_clip)?;

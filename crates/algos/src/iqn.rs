@@ -1,5 +1,5 @@
 //! Implicit quantile networks, "IQN" (Dabney et al. 2018): any quantile of every action's
-//! return, at fractions that are drawn anew for each prediction.
+//! return, at fractions that are drawn for each prediction.
 //!
 //! As in Dopamine and Rainbow-IQN Ape-X, the cosines of the embedding are cos(π i τ) with i from
 //! 1 (the paper's i = 0 is a constant, as the bias is). Fractions come from our random streams.
@@ -65,7 +65,7 @@ pub fn build(
         let good = (1..=10_000).contains(&count);
         require(good, key, count, "between 1 and 10000")?;
     }
-    require(config.kappa > 0.0, "algo.kappa", config.kappa, "over 0")?;
+    require(config.kappa > 0.0, "algo.kappa", config.kappa, "above 0")?;
     let (net, mut layout) = network("iqn", &shared, spaces, 1)?;
     let embedding = QuantileEmbedding::new(&mut layout, net.features(), config.cosines);
     let method = Iqn {
@@ -104,17 +104,19 @@ impl Method for Iqn {
         obs: &Tree<Tensor>,
         noise: Option<&Tensor>,
         fractions: Option<&Tensor>,
+        legal: Option<&Tensor>,
     ) -> Tensor {
         let features = self.net.look(params, obs);
         let features = match fractions {
             Some(fractions) => self.embedding.forward(params, &features, fractions),
             None => features.unsqueeze(1),
         };
-        // One row of noise for all fractions of a row.
+        // One row of noise, and of legal actions, for all fractions of a row.
         let noise = noise.map(|noise| noise.unsqueeze(1));
+        let legal = legal.map(|legal| legal.unsqueeze(1));
         let head = self.net.head();
         // [N, K, A, 1] to [N, A, K]
-        let outputs = head.forward(params, &features, noise.as_ref());
+        let outputs = head.forward(params, &features, noise.as_ref(), legal.as_ref());
         outputs.squeeze_dim(-1).transpose(1, 2)
     }
 
@@ -185,7 +187,7 @@ mod tests {
         let obs = Tensor::from_slice(&[0.3f32, -1.0, 0.8, 0.1]).reshape([2, 2]);
         let fractions = Tensor::from_slice(&[0.1f32, 0.5, 0.9, 0.2, 0.3, 0.4]).reshape([2, 3]);
         let tree = Tree::Leaf(obs.shallow_clone());
-        let all = method.outputs(&params, &tree, Some(&noise), Some(&fractions));
+        let all = method.outputs(&params, &tree, Some(&noise), Some(&fractions), None);
         assert_eq!(all.size(), [2, 3, 3]);
         for row in 0..2 {
             for k in 0..3 {
@@ -194,6 +196,7 @@ mod tests {
                     &Tree::Leaf(obs.narrow(0, row, 1)),
                     Some(&noise.narrow(0, row, 1)),
                     Some(&fractions.narrow(0, row, 1).narrow(1, k, 1)),
+                    None,
                 );
                 let difference = one.reshape([-1]) - all.get(row).select(1, k);
                 assert!(difference.abs().max().double_value(&[]) < 1e-6);

@@ -141,3 +141,62 @@ fn column_mut<'a>(state: &'a mut Tree<Array>, name: &str) -> Option<&'a mut [f32
         Tree::Node(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actor_critic::Prepared;
+    use crate::{Policy as _, Spaces};
+    use starling_envs::Space;
+    use starling_nets::{Device, NetConfig};
+
+    /// γ = ½, rewards 1, 2, −3, a return of 4 before, and an episode that ends with the second
+    /// step: the returns so far are ½·4 + 1 = 3, ½·3 + 2 = 3.5 and, from 0, −3. Their mean is
+    /// 1.16663 and their variance 8.72201 (beside the statistics' first values, which count for
+    /// 0.0001 items), so that rewards are divided by 2.95331.
+    #[test]
+    fn returns_start_again_with_each_episode() {
+        let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
+        let spaces = Spaces {
+            observation: obs.clone(),
+            action: action.clone(),
+            legal_actions: None,
+            frame_stack: None,
+        };
+        let model = Model::new(&NetConfig::default(), &spaces, Some(0.5)).unwrap();
+        let policy = model.policy(Device::Cpu);
+        for flag in ["terminated", "truncated"] {
+            let (records, state) = (policy.records(), policy.state());
+            let mut rollout = Rollout::new(3, 1, &obs, &action, None, &records, &state);
+            rollout.rewards = Array::from_slice(&[1f32, 2.0, -3.0], &[3, 1]);
+            let ends = match flag {
+                "terminated" => &mut rollout.terminated,
+                _ => &mut rollout.truncated,
+            };
+            ends.as_mut_slice::<u8>()[1] = 1;
+            rollout.keep_final(1, 0);
+            column_mut(&mut rollout.state, RETURN).unwrap()[0] = 4.0;
+
+            let mut rng = starling_envs::stream(1, "init", 0);
+            let params = Params::init(&model.layout, &mut rng, Device::Cpu);
+            let mut place = None;
+            Prepared::load_trace(&mut place, &model, &params, &[&rollout], 0.5).unwrap();
+            let rewards = &place.unwrap().trace.rewards;
+            let rewards = Vec::<f32>::try_from(rewards.reshape([-1])).unwrap();
+            for (ours, expected) in rewards.iter().zip([0.338604, 0.677207, -1.015811]) {
+                assert!((ours - expected).abs() < 1e-5, "{flag}: {rewards:?}");
+            }
+            let named = params.named();
+            let (_, mean) = named
+                .iter()
+                .find(|(name, _)| name == "returns.mean")
+                .unwrap();
+            assert!((mean.as_slice::<f32>()[0] - 1.166628).abs() < 1e-5);
+
+            // The next rollout begins with the last return.
+            let mut memory = Tree::zeros(&state, &[1]);
+            remember(&model, &rollout, &mut memory);
+            assert_eq!(column(&memory, RETURN).unwrap(), [-3.0], "{flag}");
+        }
+    }
+}

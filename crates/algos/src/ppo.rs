@@ -5,7 +5,7 @@
 //! learning rate and the clip range fall to zero over the run, values are not clipped.
 //!
 //! Where we differ from the paper: the policy and value share their torso unless
-//! `net.separate_critic` is set; an episode that was cut off is bootstrapped from its final
+//! `net.separate_critic` is set; a truncated episode is bootstrapped from its final
 //! observation; recurrent networks train on whole sequences from the stored state, with
 //! minibatches of environments instead of steps.
 
@@ -35,7 +35,7 @@ pub struct Config {
     pub epochs: usize,
     /// Parts that a rollout is split into; each gives one gradient step per epoch.
     pub minibatches: usize,
-    /// Step size, possibly a schedule.
+    /// Learning rate, possibly a schedule.
     pub learning_rate: Schedule,
     /// Discount per step (γ).
     pub gamma: f64,
@@ -51,15 +51,29 @@ pub struct Config {
     pub entropy_coef: f64,
     /// Largest norm of a gradient.
     pub clip_norm: f64,
-    /// Scale the advantages of each minibatch to mean 0 and deviation 1.
+    /// Scale advantages to mean 0 and deviation 1.
     pub normalize_advantage: bool,
+    /// What mean and deviation are taken over: each `minibatch`, or the whole `rollout` before it
+    /// is split (rlpyt).
+    pub normalize_advantage_over: Over,
     /// Divide rewards by the running deviation of discounted returns, which is kept with the
     /// weights.
     pub normalize_returns: bool,
-    /// How gradients become steps.
+    /// The optimiser.
     pub optimizer: OptimizerConfig,
     /// The network.
     pub net: NetConfig,
+}
+
+/// What advantages are normalised over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Over {
+    /// The steps of one gradient step.
+    #[default]
+    Minibatch,
+    /// All steps of a rollout, once, before it is split.
+    Rollout,
 }
 
 impl Default for Config {
@@ -77,6 +91,7 @@ impl Default for Config {
             entropy_coef: 0.01,
             clip_norm: 1.0,
             normalize_advantage: false,
+            normalize_advantage_over: Over::default(),
             normalize_returns: false,
             optimizer: OptimizerConfig::default(),
             net: NetConfig::default(),
@@ -100,7 +115,7 @@ impl Config {
             self.clip_norm > 0.0,
             "algo.clip_norm",
             self.clip_norm,
-            "over 0",
+            "above 0",
         )?;
         coefficient("algo.value_coef", self.value_coef)?;
         coefficient("algo.entropy_coef", self.entropy_coef)?;
@@ -271,6 +286,10 @@ impl Learner for PpoLearner {
         if loaded.moved {
             self.minibatches.clear();
         }
+        if config.normalize_advantage && config.normalize_advantage_over == Over::Rollout {
+            let advantages = normalized(&whole.advantages);
+            whole.advantages.shallow_clone().copy_(&advantages);
+        }
         let learning_rate = config.learning_rate.at(progress.fraction());
         optimizer.set_learning_rate(learning_rate);
         let _ = self
@@ -339,7 +358,9 @@ fn descend(
     ratio_clip: &Tensor,
 ) -> Tensor {
     let output = part.forward(model, params);
-    let advantages = match config.normalize_advantage && part.advantages.numel() > 1 {
+    let by_minibatch =
+        config.normalize_advantage && config.normalize_advantage_over == Over::Minibatch;
+    let advantages = match by_minibatch && part.advantages.numel() > 1 {
         true => normalized(&part.advantages),
         false => part.advantages.shallow_clone(),
     };

@@ -5,7 +5,7 @@
 //! epochs of shuffled minibatches follow. What keeps it stable is layer normalisation
 //! (`net.layer_norm`, on by default) and a small λ.
 //!
-//! Where we differ from the paper: Adam in place of RAdam; an episode that was cut off is
+//! Where we differ from the paper: Adam in place of RAdam; a truncated episode is
 //! bootstrapped from its final observation; the random action of ε-greedy is drawn from the
 //! environment's own stream.
 
@@ -42,7 +42,7 @@ pub struct Config {
     pub epochs: usize,
     /// Parts that a rollout is split into; each gives one gradient step per epoch.
     pub minibatches: usize,
-    /// Step size, possibly a schedule.
+    /// Learning rate, possibly a schedule.
     pub learning_rate: Schedule,
     /// Discount per step (γ).
     pub gamma: f64,
@@ -50,17 +50,17 @@ pub struct Config {
     pub q_lambda: f64,
     /// Factor on every reward.
     pub reward_scale: f64,
-    /// Chance of a random action at the beginning.
+    /// Probability of a random action (ε) at the start.
     pub epsilon_start: f64,
-    /// Chance of a random action after the decay.
+    /// Probability of a random action after the decay.
     pub epsilon_end: f64,
-    /// Steps over which it falls.
+    /// Steps over which ε decays.
     pub epsilon_decay_steps: u64,
-    /// Chance of a random action in evaluation.
+    /// Probability of a random action in evaluation.
     pub epsilon_eval: f64,
     /// Largest norm of a gradient.
     pub clip_norm: f64,
-    /// How gradients become steps.
+    /// The optimiser.
     pub optimizer: OptimizerConfig,
     /// The network.
     pub net: QNetConfig,
@@ -105,7 +105,7 @@ impl Config {
         share("algo.epsilon_end", self.epsilon_end)?;
         share("algo.epsilon_eval", self.epsilon_eval)?;
         let over_zero =
-            |key, value: f64| require(value > 0.0 && value.is_finite(), key, value, "over 0");
+            |key, value: f64| require(value > 0.0 && value.is_finite(), key, value, "above 0");
         over_zero("algo.clip_norm", self.clip_norm)?;
         over_zero("algo.reward_scale", self.reward_scale)?;
         require_schedule("algo.learning_rate", &self.learning_rate, 10.0)?;
@@ -116,7 +116,7 @@ impl Config {
             noise.is_none(),
             "algo.net.noisy_sigma",
             noise.unwrap_or(0.0),
-            "null: PQN explores by chance",
+            "null: PQN explores by random actions",
         )
     }
 }
@@ -209,7 +209,8 @@ impl Policy for PqnPolicy {
         let obs = tree_of(&rollout.obs, &[t], self.device);
         let legal = rollout.legal.as_ref();
         let legal = legal.map(|mask| tensor_of_view(mask.at(&[t]), self.device));
-        let values = no_grad(|| masked(values_of(&self.net, &self.params, &obs), legal.as_ref()));
+        let values = no_grad(|| values_of(&self.net, &self.params, &obs, legal.as_ref()));
+        let values = masked(values, legal.as_ref());
         let values = array_of(&values);
         for (b, rng) in acting.rngs.iter_mut().enumerate() {
             let row = values.at(&[b]);
@@ -224,9 +225,14 @@ impl Policy for PqnPolicy {
     }
 }
 
-/// Values `[N, A]` of observations `[N, ..]`.
-fn values_of(net: &QNetwork, params: &Params, obs: &Tree<Tensor>) -> Tensor {
-    net.forward(params, obs, None).squeeze_dim(-1)
+/// Values `[N, A]` of observations `[N, ..]` with legal actions `[N, A]`.
+fn values_of(
+    net: &QNetwork,
+    params: &Params,
+    obs: &Tree<Tensor>,
+    legal: Option<&Tensor>,
+) -> Tensor {
+    net.forward(params, obs, None, legal).squeeze_dim(-1)
 }
 
 /// Values `[N, A]` with those of illegal actions out of the way.
@@ -268,8 +274,8 @@ impl PqnLearner {
     fn targets(&self, rollout: &Rollout, obs: &Tree<Tensor>, legal: Option<&Tensor>) -> Tensor {
         let (steps, envs) = (rollout.steps(), rollout.envs());
         let best = |obs: &Tree<Tensor>, legal: Option<&Tensor>| {
-            let values = no_grad(|| masked(values_of(&self.net, &self.trained.params, obs), legal));
-            array_of(&values.amax([-1].as_slice(), false))
+            let values = no_grad(|| values_of(&self.net, &self.trained.params, obs, legal));
+            array_of(&masked(values, legal).amax([-1].as_slice(), false))
         };
         let all = best(obs, legal);
         // What follows each step within its episode; the final observation where it was cut off.
@@ -332,7 +338,9 @@ impl Learner for PqnLearner {
             for indices in order.chunks(minibatch) {
                 let indices = Tensor::from_slice(indices).to_device(device);
                 let pick = |tensor: &Tensor| tensor.index_select(0, &indices);
-                let values = values_of(&self.net, &self.trained.params, &obs.map(pick));
+                let legal = legal.as_ref().filter(|_| self.net.head().legal).map(pick);
+                let (net, params) = (&self.net, &self.trained.params);
+                let values = values_of(net, params, &obs.map(pick), legal.as_ref());
                 let chosen = values.gather(1, &pick(&actions), false).squeeze_dim(1);
                 let loss = loss(&chosen, &pick(&targets));
                 let gradient = self.trained.params.gradient(&loss);
@@ -369,7 +377,67 @@ impl Learner for PqnLearner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use starling_envs::stream;
+    use starling_envs::{Space, stream};
+
+    /// Observations 1, 2, 3, 4 of one environment, rewards of 1, Q(s, ·) = (s, 2s): the best values
+    /// are 2, 4, 6, 8. γ = λ = ½. Without an end, backwards: 1 + ½·8 = 5, then
+    /// 1 + ½(½·6 + ½·5) = 3.75 and 1 + ½(½·4 + ½·3.75) = 2.9375.
+    #[test]
+    fn targets_by_hand() {
+        let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
+        let spaces = Spaces {
+            observation: obs.clone(),
+            action: action.clone(),
+            legal_actions: None,
+            frame_stack: None,
+        };
+        let config = Config {
+            gamma: 0.5,
+            q_lambda: 0.5,
+            net: QNetConfig {
+                hidden: Some(vec![]),
+                ..QNetConfig::default()
+            },
+            ..Config::default()
+        };
+        let pqn = Pqn::new(config.clone(), &spaces).unwrap();
+        let (layout, optimizer) = (&pqn.layout, config.optimizer);
+        let mut trained = Trained::new(layout, optimizer, 1, Device::Cpu);
+        trained.params.load_slice(&[1.0, 2.0, 0.0, 0.0]).unwrap();
+        let learner = PqnLearner {
+            net: pqn.net.clone(),
+            config,
+            trained,
+            device: Device::Cpu,
+        };
+        let none = Tree::empty();
+        let mut rollout = Rollout::new(3, 1, &obs, &action, None, &none, &none);
+        rollout.obs = Tree::Leaf(Array::from_slice(&[1f32, 2.0, 3.0, 4.0], &[4, 1, 1]));
+        rollout.rewards = Array::from_slice(&[1f32; 3], &[3, 1]);
+        let targets = |rollout: &Rollout| {
+            let seen = rollout
+                .obs
+                .map(|array| tensor_of(array, Device::Cpu).flatten(0, 1));
+            Vec::<f32>::try_from(learner.targets(rollout, &seen, None)).unwrap()
+        };
+        assert_eq!(targets(&rollout), [2.9375, 3.75, 5.0]);
+
+        // Truncated with the second step, at the observation 10, worth 20: 1 + ½·20 = 11, and
+        // 1 + ½(½·4 + ½·11) = 4.75 before it.
+        rollout.truncated.as_mut_slice::<u8>()[1] = 1;
+        rollout.final_at = vec![(1, 0)];
+        rollout.final_obs = Tree::Leaf(Array::from_slice(&[10f32], &[1, 1]));
+        assert_eq!(targets(&rollout), [4.75, 11.0, 5.0]);
+
+        // Terminated there: 1, and 1 + ½(½·4 + ½·1) = 2.25.
+        rollout.terminated.as_mut_slice::<u8>()[1] = 1;
+        assert_eq!(targets(&rollout), [2.25, 1.0, 5.0]);
+
+        // The better action is illegal at the observation 10, which is worth 10 then.
+        rollout.terminated.as_mut_slice::<u8>()[1] = 0;
+        rollout.final_legal = vec![1, 0];
+        assert_eq!(targets(&rollout), [3.5, 6.0, 5.0]);
+    }
 
     #[test]
     fn loss_by_hand() {

@@ -46,7 +46,7 @@ pub fn build(
     let count = config.quantiles;
     let good = (1..=10_000).contains(&count);
     require(good, "algo.quantiles", count, "between 1 and 10000")?;
-    require(config.kappa > 0.0, "algo.kappa", config.kappa, "over 0")?;
+    require(config.kappa > 0.0, "algo.kappa", config.kappa, "above 0")?;
     let (net, layout) = network("qr-dqn", &shared, spaces, count)?;
     let layout = Arc::new(layout);
     let method = QrDqn {
@@ -75,8 +75,9 @@ impl Method for QrDqn {
         obs: &Tree<Tensor>,
         noise: Option<&Tensor>,
         _fractions: Option<&Tensor>,
+        legal: Option<&Tensor>,
     ) -> Tensor {
-        self.net.forward(params, obs, noise)
+        self.net.forward(params, obs, noise, legal)
     }
 
     fn values(&self, outputs: &Tensor) -> Tensor {

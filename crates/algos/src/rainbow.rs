@@ -4,8 +4,10 @@
 //! n = 3, prioritized replay and noisy layers, over [`c51`] or over [`iqn`]. ε-Rainbow (Stooke
 //! and Abbeel 2019) is Rainbow with ε-greedy exploration in place of the noise.
 //!
-//! Where we differ from the papers: σ₀ is 0.5 as in Rainbow (Rainbow-IQN Ape-X has 0.1, and a
-//! comment that doubts it); β really is annealed; priorities are to the power 0.5 and 0.2.
+//! Where we differ from Rainbow-IQN Ape-X: σ₀ is 0.5 as in Rainbow (its code has 0.1), noise is
+//! drawn for every step (every 4), β is annealed (a defect keeps it at 0.4), gradients are clipped
+//! (not at all). The presets `atari/apex-rainbow-iqn.valeoai` and `atari/apex-rainbow.valeoai` have
+//! its settings.
 
 use starling_nets::{OptimizerConfig, QNetConfig, Schedule};
 use starling_replay::PriorityConfig;

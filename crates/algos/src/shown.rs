@@ -22,7 +22,7 @@ pub(crate) struct Shown {
 
 impl Shown {
     /// Room for the observations of `envs` environments, such as those of the rollout, which are
-    /// stacks of so many frames, if any.
+    /// stacks of this many frames, if any.
     pub(crate) fn new(
         rollout: &Rollout,
         envs: usize,

@@ -39,7 +39,10 @@ impl Trained {
         for (name, array) in self.optimizer.state() {
             saved.insert(format!("optimizer.{name}"), array);
         }
-        let bytes = postcard::to_allocvec(&self.rng).unwrap_or_default();
+        let bytes = postcard::to_allocvec(&self.rng);
+        debug_assert!(bytes.is_ok(), "a generator is four numbers");
+        // An empty state is refused when it is loaded.
+        let bytes = bytes.unwrap_or_default();
         saved.insert("rng".into(), Array::from_slice(&bytes, &[bytes.len()]));
         saved
     }
@@ -123,4 +126,34 @@ fn load_params(saved: &Saved, set: &str, params: &mut Params) -> Result<(), Lear
 
 fn missing(name: &str) -> LearnError {
     LearnError::Saved(format!("'{name}' is missing"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_nets::Init;
+
+    /// Every second update the target goes a quarter of the way to the online network: from 4 to
+    /// 0 over 3, then 2.25. With τ = 1 it is a copy.
+    #[test]
+    fn the_target_follows_by_tau() {
+        let mut layout = Layout::default();
+        layout.add("w", &[1], Init::Constant(4.0));
+        let layout = Arc::new(layout);
+        let mut nets = Followed::new(&layout, OptimizerConfig::default(), 1, Device::Cpu);
+        nets.online.params.load_slice(&[0.0]).unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            nets.updated(2, 0.25);
+            seen.push(nets.target.to_vec()[0]);
+        }
+        assert_eq!(seen, [4.0, 3.0, 3.0, 2.25]);
+        // How many updates there were is saved: the next is the fifth, which changes nothing.
+        let mut copy = Followed::new(&layout, OptimizerConfig::default(), 2, Device::Cpu);
+        copy.load(&nets.save()).unwrap();
+        copy.updated(2, 1.0);
+        assert_eq!(copy.target.to_vec(), [2.25]);
+        copy.updated(2, 1.0);
+        assert_eq!(copy.target.to_vec(), [0.0]);
+    }
 }

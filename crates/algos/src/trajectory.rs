@@ -143,3 +143,111 @@ impl Trajectory {
         (corrected, log_rhos.exp().mean(Kind::Float))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Spaces;
+    use starling_envs::{Rollout, Space};
+    use starling_nets::{Device, NetConfig};
+    use starling_tree::Array;
+
+    /// A network without hidden layers with V(s) = s and a uniform policy over two actions.
+    fn model() -> (Model, Params) {
+        let spaces = Spaces {
+            observation: Space::unbounded(&[1]),
+            action: Space::Discrete { n: 2 },
+            legal_actions: None,
+            frame_stack: None,
+        };
+        let config = NetConfig {
+            hidden: Some(vec![]),
+            ..NetConfig::default()
+        };
+        let model = Model::new(&config, &spaces, None).unwrap();
+        let mut params = Params::zeros(&model.layout, Device::Cpu);
+        // The policy's weights and biases, then the value's.
+        params.load_slice(&[0.0, 0.0, 0.0, 0.0, 1.0, 0.0]).unwrap();
+        (model, params)
+    }
+
+    /// Three steps of one environment with these observations and rewards.
+    fn rollout(model: &Model, seen: [f32; 4], rewards: [f32; 3]) -> Rollout {
+        use crate::Policy as _;
+        let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
+        let records = model.policy(Device::Cpu).records();
+        let mut rollout = Rollout::new(3, 1, &obs, &action, None, &records, &Tree::empty());
+        rollout.obs = Tree::Leaf(Array::from_slice(&seen, &[4, 1, 1]));
+        rollout.rewards = Array::from_slice(&rewards, &[3, 1]);
+        for (name, values) in [("value", &seen[..3]), ("log_prob", &[0.5f32.ln(); 3])] {
+            let Some(Tree::Leaf(column)) = rollout.policy.get_mut(name) else {
+                panic!("the policy records its {name}");
+            };
+            column.as_mut_slice::<f32>().copy_from_slice(values);
+        }
+        rollout
+    }
+
+    const NO_CLIPS: RhoClips = RhoClips {
+        rho: None,
+        c: None,
+        pg_rho: None,
+        lambda: 1.0,
+    };
+
+    /// Returns and advantages `[T, B]` as A2C and PPO see them, and as IMPALA and APPO do.
+    fn both(rollouts: &[&Rollout]) -> [[Vec<f32>; 2]; 2] {
+        let (model, params) = model();
+        let numbers = |tensor: &Tensor| Vec::<f32>::try_from(tensor.reshape([-1])).unwrap();
+        let mut place = None;
+        Prepared::load(&mut place, &model, &params, rollouts, 0.5, 1.0).unwrap();
+        let prepared = place.unwrap();
+        let of_gae = [&prepared.returns, &prepared.advantages].map(numbers);
+        let mut place = None;
+        Prepared::load_trace(&mut place, &model, &params, rollouts, 0.5).unwrap();
+        let whole = Trajectory::whole(place.as_ref().unwrap());
+        let judged = whole.judge(&model, &params);
+        let (corrected, rho) = whole.correct(&judged, None, NO_CLIPS);
+        assert!((rho.double_value(&[]) - 1.0).abs() < 1e-6);
+        [
+            of_gae,
+            [&corrected.targets, &corrected.advantages].map(numbers),
+        ]
+    }
+
+    fn close(ours: &[f32], expected: &[f32]) {
+        assert_eq!(ours.len(), expected.len());
+        for (ours_one, expected_one) in ours.iter().zip(expected) {
+            let error = (ours_one - expected_one).abs();
+            assert!(error < 1e-5, "{ours:?} is not {expected:?}");
+        }
+    }
+
+    /// Two environments, γ = ½, on-policy. The first sees 1 everywhere and gets nothing: backwards
+    /// its returns are ½, ¼ and ⅛. The second sees 1, 2, 3, 4 with rewards of 1: without an end
+    /// 1 + ½·4 = 3, then 2.5 and 2.25. Its episode is truncated with the second step at the
+    /// observation 10: 1 + ½·10 = 6, and 1 + ½·6 = 4 before it. Terminated there: 1 and 1.5.
+    #[test]
+    fn truncated_episodes_bootstrap_from_their_final_observation() {
+        let (model, _) = model();
+        let quiet = rollout(&model, [1.0; 4], [0.0; 3]);
+        let mut ending = rollout(&model, [1.0, 2.0, 3.0, 4.0], [1.0; 3]);
+        let check = |ending: &Rollout, returns: [f32; 3]| {
+            let interleaved = [0.125, returns[0], 0.25, returns[1], 0.5, returns[2]];
+            let values = [1.0, 1.0, 1.0, 2.0, 1.0, 3.0];
+            let pairs = interleaved.iter().zip(values);
+            let advantages: Vec<f32> = pairs.map(|(return_, value)| return_ - value).collect();
+            for [found_returns, found_advantages] in both(&[&quiet, ending]) {
+                close(&found_returns, &interleaved);
+                close(&found_advantages, &advantages);
+            }
+        };
+        check(&ending, [2.25, 2.5, 3.0]);
+        ending.truncated.as_mut_slice::<u8>()[1] = 1;
+        ending.final_at = vec![(1, 0)];
+        ending.final_obs = Tree::Leaf(Array::from_slice(&[10f32], &[1, 1]));
+        check(&ending, [4.0, 6.0, 3.0]);
+        ending.terminated.as_mut_slice::<u8>()[1] = 1;
+        check(&ending, [1.5, 1.0, 3.0]);
+    }
+}

@@ -1,7 +1,8 @@
 //! THE table of presets: tuned settings per family of environments and algorithm.
 //!
 //! A preset is `presets/<family>/<algo>.yaml`, or `<algo>.<variant>.yaml` for one that is only
-//! taken when it is named, such as `atari/ppo.gpu`. Under `per_env` it may hold settings for single
+//! used when it is named, such as `atari/ppo.gpu`, or `atari/dqn.rlpyt` with the settings of
+//! another system. Under `per_env` it may hold settings for single
 //! environments, which are laid over the rest.
 
 use serde_json::Value;
@@ -30,23 +31,34 @@ macro_rules! presets {
 pub fn all() -> &'static [Preset] {
     presets![
         "atari/a2c",
+        "atari/a2c.rlpyt",
         "atari/apex-dqn",
         "atari/apex-dqn.gpu",
+        "atari/apex-dqn.rela",
         "atari/apex-rainbow",
         "atari/apex-rainbow-iqn",
+        "atari/apex-rainbow-iqn.valeoai",
+        "atari/apex-rainbow.valeoai",
         "atari/appo",
         "atari/c51",
         "atari/dqn",
+        "atari/dqn.rlpyt",
         "atari/epsilon-rainbow",
+        "atari/epsilon-rainbow.rlpyt",
         "atari/impala",
         "atari/impala.gpu",
+        "atari/impala.multi-learner",
         "atari/iqn",
         "atari/ngu",
+        "atari/ngu.marltas",
         "atari/ppo",
         "atari/ppo.gpu",
+        "atari/ppo.rlpyt",
         "atari/pqn",
         "atari/qr-dqn",
         "atari/r2d2",
+        "atari/r2d2.rela",
+        "atari/r2d2.rlpyt",
         "atari/rainbow",
         "atari/rainbow-iqn",
         "classic/a2c",
@@ -182,6 +194,86 @@ mod tests {
                 crate::envs::registry::find(id).unwrap();
             }
             assert!(!preset.summary().is_empty(), "{}", preset.name);
+        }
+    }
+
+    /// Presets named after another system, chosen by name alone, have that system's environment
+    /// and the settings in which it differs from ours.
+    #[test]
+    fn presets_of_other_systems_have_their_settings() {
+        let sources: [(&str, &str, &[(&str, &str)]); 11] = [
+            (
+                "atari/apex-dqn.rela",
+                "rela",
+                &[("/net/dueling_legal", "true")],
+            ),
+            (
+                "atari/r2d2.rela",
+                "rela",
+                &[("/sum_over_time", "true"), ("/last_action_reward", "false")],
+            ),
+            ("atari/a2c.rlpyt", "rlpyt", &[("/net/padding", "[0,1]")]),
+            (
+                "atari/ppo.rlpyt",
+                "rlpyt",
+                &[("/normalize_advantage_over", "\"rollout\"")],
+            ),
+            (
+                "atari/dqn.rlpyt",
+                "rlpyt",
+                &[
+                    ("/epsilon_hold_steps", "50000"),
+                    ("/net/padding", "[0,1,1]"),
+                ],
+            ),
+            (
+                "atari/epsilon-rainbow.rlpyt",
+                "rlpyt",
+                &[
+                    ("/priority/initial_priority", "1"),
+                    ("/net/advantage_bias", "false"),
+                ],
+            ),
+            ("atari/r2d2.rlpyt", "rlpyt", &[("/priority_beta", "0.6")]),
+            (
+                "atari/impala.multi-learner",
+                "deepmind",
+                &[("/net/padding", "\"same\""), ("/net/lstm_forget_bias", "1")],
+            ),
+            (
+                "atari/apex-rainbow.valeoai",
+                "saber",
+                &[("/clip_norm", "null"), ("/net/noisy_sigma", "0.1")],
+            ),
+            (
+                "atari/apex-rainbow-iqn.valeoai",
+                "saber",
+                &[
+                    ("/noise_every_steps", "4"),
+                    ("/net/noisy_bias_by_outputs", "true"),
+                ],
+            ),
+            (
+                "atari/ngu.marltas",
+                "deepmind",
+                &[("/beta", "0.15"), ("/priority/max_priority", "1")],
+            ),
+        ];
+        for (name, env, settings) in sources {
+            let mut request = Request::new("ALE/Pong-v5");
+            request.preset = Some(name.to_owned());
+            if find(name).unwrap().text.contains("capacity_steps") {
+                // Less than the source has, so that it fits into the memory of any machine.
+                request.overrides = vec!["algo.capacity_steps=200000".into()];
+            }
+            let config = resolve(&request).unwrap();
+            assert_eq!(Some(&*config.algo_name), algo_of(name));
+            let settings_of = config.to_value();
+            assert_eq!(settings_of["env"]["preset"], env, "{name}");
+            for (key, expected) in settings {
+                let found = settings_of["algo"].pointer(key).map(Value::to_string);
+                assert_eq!(found.as_deref(), Some(*expected), "{name}{key}");
+            }
         }
     }
 }

@@ -66,9 +66,18 @@ pub struct Conv2d {
     weight: ParamId,
     bias: ParamId,
     stride: i64,
-    padding: usize,
+    edge: Edge,
     kernel: usize,
     channels: usize,
+}
+
+/// What is added around an image before a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Edge {
+    /// This many zeros on each side.
+    Zeros(usize),
+    /// TensorFlow's `SAME`.
+    Same,
 }
 
 impl Conv2d {
@@ -89,28 +98,44 @@ impl Conv2d {
             weight,
             bias,
             stride: stride as i64,
-            padding: 0,
+            edge: Edge::Zeros(0),
             kernel,
             channels,
         }
     }
 
-    /// The same with so many zeros around the image.
+    /// The same convolution with `padding` zeros on each side of the image.
     pub fn padded(self, padding: usize) -> Self {
-        Self { padding, ..self }
+        let edge = Edge::Zeros(padding);
+        Self { edge, ..self }
+    }
+
+    /// The same convolution with TensorFlow's `SAME` padding: see [`pad_same`].
+    pub fn padded_same(self) -> Self {
+        let edge = Edge::Same;
+        Self { edge, ..self }
     }
 
     /// The convolution, in the precision and memory order of `x`.
     pub fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
         let weight = params.get(self.weight).to_kind(x.kind());
         let bias = params.get(self.bias).to_kind(x.kind());
-        let (stride, padding) = ([self.stride; 2], [self.padding as i64; 2]);
-        x.conv2d(&weight, Some(bias), stride, padding, [1; 2], 1)
+        let stride = [self.stride; 2];
+        match self.edge {
+            Edge::Zeros(padding) => {
+                let padding = [padding as i64; 2];
+                x.conv2d(&weight, Some(bias), stride, padding, [1; 2], 1)
+            }
+            Edge::Same => {
+                let x = pad_same(x, self.kernel as i64, self.stride, 0.0);
+                x.conv2d(&weight, Some(bias), stride, [0; 2], [1; 2], 1)
+            }
+        }
     }
 
     /// Whether [`forward_blocks`](Conv2d::forward_blocks) can take its place.
     pub fn has_blocks(&self) -> bool {
-        self.stride > 1 && self.padding == 0 && (self.kernel as i64) % self.stride == 0
+        self.stride > 1 && self.edge == Edge::Zeros(0) && (self.kernel as i64) % self.stride == 0
     }
 
     /// The convolution of `x` times `scale`, computed in `kind`, with the channels of a pixel
@@ -159,12 +184,30 @@ impl Conv2d {
     /// `[channels, height, width]` of the output; `None` if the input is smaller than the
     /// kernel.
     pub fn output(&self, height: usize, width: usize) -> Option<[usize; 3]> {
-        let side = |n: usize| {
-            let room = (n + 2 * self.padding).checked_sub(self.kernel)?;
-            Some(room / self.stride as usize + 1)
+        let stride = self.stride as usize;
+        let side = |n: usize| match self.edge {
+            Edge::Zeros(padding) => {
+                let room = (n + 2 * padding).checked_sub(self.kernel)?;
+                Some(room / stride + 1)
+            }
+            Edge::Same => Some(n.div_ceil(stride)),
         };
         Some([self.channels, side(height)?, side(width)?])
     }
+}
+
+/// Pads images `[N, C, H, W]` as TensorFlow's `SAME` does: a kernel with this stride then gives
+/// ⌈side / stride⌉ outputs per side, and where the padding is odd, the extra row and column come
+/// last.
+pub(crate) fn pad_same(x: &Tensor, kernel: i64, stride: i64, value: f64) -> Tensor {
+    let missing = |side: i64| {
+        let outputs = (side + stride - 1) / stride;
+        let all = ((outputs - 1) * stride + kernel - side).max(0);
+        (all / 2, all - all / 2)
+    };
+    let size = x.size();
+    let ((top, bottom), (left, right)) = (missing(size[2]), missing(size[3]));
+    x.pad([left, right, top, bottom], "constant", value)
 }
 
 /// Scales each item to mean 0 and deviation 1, then by learnt factors (Ba et al. 2016).
@@ -199,6 +242,7 @@ pub struct Lstm {
     input: ParamId,
     recurrent: ParamId,
     bias: ParamId,
+    forget_bias: f64,
     /// Size of the hidden state, and of the cell state.
     pub size: usize,
 }
@@ -223,7 +267,17 @@ impl Lstm {
                 &[4 * size],
                 bias_init(init_of(size)),
             ),
+            forget_bias: 0.0,
             size,
+        }
+    }
+
+    /// The same layer with a constant added to the input of the forget gate: above 0 it remembers
+    /// from the start.
+    pub fn with_forget_bias(self, forget_bias: f64) -> Self {
+        Self {
+            forget_bias,
+            ..self
         }
     }
 
@@ -251,7 +305,10 @@ impl Lstm {
             hidden = &hidden * &keep;
             cell = &cell * &keep;
             let gates = inputs.addmm(&hidden, &recurrent);
-            let gates = gates.chunk(4, -1);
+            let mut gates = gates.chunk(4, -1);
+            if self.forget_bias != 0.0 {
+                gates[1] = &gates[1] + self.forget_bias;
+            }
             cell = gates[1].sigmoid() * &cell + gates[0].sigmoid() * gates[2].tanh();
             hidden = gates[3].sigmoid() * cell.tanh();
             hiddens.push(hidden.shallow_clone());
@@ -305,6 +362,45 @@ mod tests {
         for (ours, theirs) in [(&hiddens.select(0, 0), &h1), (&h_end, &h2), (&c_end, &c2)] {
             assert!((ours - theirs).abs().max().double_value(&[]) < 1e-6);
         }
+    }
+
+    /// With all parameters 0 the input, cell and output gates add nothing: the cell state is only
+    /// multiplied by sigmoid(forget bias).
+    #[test]
+    fn a_forget_bias_keeps_the_cell_state() {
+        let mut layout = Layout::default();
+        let lstm = Lstm::new(&mut layout, "lstm", 1, 1, Init::Constant(0.0));
+        let params = Params::zeros(&Arc::new(layout), Device::Cpu);
+        let (x, zero) = (Tensor::zeros([1, 1, 1], CPU), Tensor::zeros([1, 1], CPU));
+        let start = Tensor::ones([1, 1], CPU);
+        for (bias, kept) in [(0.0, 0.5), (1.0, 0.731_058_6)] {
+            let lstm = lstm.clone().with_forget_bias(bias);
+            let (_, cells) = lstm.forward(&params, &x, &zero, (&zero, &start));
+            assert!((cells.double_value(&[0, 0, 0]) - kept).abs() < 1e-6);
+        }
+    }
+
+    /// Kernel 4, stride 2 over 5 pixels: 3 outputs, so (3 − 1)·2 + 4 − 5 = 3 pixels are missing,
+    /// of which 1 comes first and 2 come last. Ones as weights give the sums of the windows
+    /// (0 1 2 3), (2 3 4 5) and (4 5 0 0).
+    #[test]
+    fn same_padding_is_tensorflows() {
+        let mut layout = Layout::default();
+        let conv = Conv2d::new(&mut layout, "conv", 1, 1, 4, 2, Init::Constant(1.0));
+        let conv = conv.padded_same();
+        assert_eq!(conv.output(5, 5), Some([1, 3, 3]));
+        let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+        let row = Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0, 5.0]);
+        // Only the third row is not zero, and every output row sees it.
+        let mut image = Tensor::zeros([1, 1, 5, 5], CPU);
+        image.select(2, 2).copy_(&row);
+        let sums = conv.forward(&params, &image);
+        let middle = Vec::<f32>::try_from(sums.select(2, 1).reshape([-1])).unwrap();
+        assert_eq!(middle, [6.0, 14.0, 9.0]);
+        image = image.transpose(2, 3);
+        let sums = conv.forward(&params, &image);
+        let middle = Vec::<f32>::try_from(sums.select(3, 1).reshape([-1])).unwrap();
+        assert_eq!(middle, [6.0, 14.0, 9.0]);
     }
 
     /// (1, 3) has mean 2 and deviation 1.

@@ -47,4 +47,4 @@ pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;
 pub use staging::{Staging, pin, send};
 pub use tch::{Device, Kind, Tensor, no_grad};
-pub use torso::{Torso, TorsoKind};
+pub use torso::{Padding, PaddingRule, Torso, TorsoKind};

@@ -7,8 +7,8 @@ use tch::Tensor;
 
 use crate::torso::layer_init;
 use crate::{
-    Activation, Distribution, Layout, Linear, Lstm, Params, PolicyHead, ShapeMismatch, Torso,
-    TorsoKind,
+    Activation, Distribution, Layout, Linear, Lstm, Padding, Params, PolicyHead, ShapeMismatch,
+    Torso, TorsoKind,
 };
 
 /// What a network looks like.
@@ -23,7 +23,10 @@ pub struct NetConfig {
     pub torchscript: Option<String>,
     /// Factor on the number of filters of each convolution.
     pub width: usize,
-    /// Sizes of the fully connected layers; null takes what is usual for the torso.
+    /// Zeros around the image before each convolution: a list with one number per convolution, or
+    /// `same` for TensorFlow's `SAME` padding; null takes the torso's own.
+    pub padding: Option<Padding>,
+    /// Sizes of the fully connected layers; null takes the torso's usual sizes.
     pub hidden: Option<Vec<usize>>,
     /// What follows each fully connected layer: `relu` or `tanh`.
     pub activation: Activation,
@@ -32,8 +35,10 @@ pub struct NetConfig {
     pub layer_norm: bool,
     /// Size of an LSTM between the torso and the heads; 0 for none.
     pub lstm: usize,
-    /// Show the last action and the last reward, clipped to ±1, to what follows the torso
-    ///.
+    /// Constant added to the input of the LSTM's forget gate: 1 in TensorFlow's LSTM, 0 in
+    /// PyTorch's.
+    pub lstm_forget_bias: f64,
+    /// Feed the last action and the last reward, clipped to ±1, to the layers after the torso.
     pub last_action_reward: bool,
     /// Orthogonal first weights; false takes PyTorch's default.
     pub orthogonal: bool,
@@ -55,10 +60,12 @@ impl Default for NetConfig {
             torso: TorsoKind::Auto,
             torchscript: None,
             width: 1,
+            padding: None,
             hidden: None,
             activation: Activation::Relu,
             layer_norm: false,
             lstm: 0,
+            lstm_forget_bias: 0.0,
             last_action_reward: false,
             orthogonal: true,
             separate_critic: false,
@@ -85,14 +92,19 @@ impl NetConfig {
             let built_in = NetConfig::default();
             let untouched = self.torso == built_in.torso
                 && self.width == 1
+                && self.padding.is_none()
                 && self.hidden.is_none()
                 && !self.layer_norm
                 && !self.normalize_observations;
             if !untouched {
-                let allowed = "null with torso, width, hidden, layer_norm or \
+                let allowed = "null with torso, width, padding, hidden, layer_norm or \
                                normalize_observations: those describe the built-in networks";
                 return Some(("net.torchscript", path.clone(), allowed));
             }
+        }
+        if !self.lstm_forget_bias.is_finite() {
+            let bias = self.lstm_forget_bias.to_string();
+            return Some(("net.lstm_forget_bias", bias, "a finite number"));
         }
         (self.lstm > MOST).then(|| ("net.lstm", self.lstm.to_string(), "at most 65536"))
     }
@@ -296,7 +308,8 @@ impl Trunk {
         let inputs = torso.features + extra;
         let core = (config.lstm > 0).then(|| {
             let init = layer_init(config.orthogonal, inputs, 1.0);
-            Lstm::new(layout, core, inputs, config.lstm, init)
+            let core = Lstm::new(layout, core, inputs, config.lstm, init);
+            core.with_forget_bias(config.lstm_forget_bias)
         });
         Ok(Self {
             torso,

@@ -27,7 +27,8 @@ pub struct NoisyLinear {
 impl NoisyLinear {
     /// Adds the layer's parameters to a layout and its noise to a network's `noise` length.
     ///
-    /// As in the paper, means start uniform in ±1/√inputs and deviations at `sigma`/√inputs.
+    /// As in the paper, means start uniform in ±1/√inputs and deviations at `sigma`/√inputs; with
+    /// `bias_by_outputs` those of biases start at `sigma`/√outputs.
     pub fn new(
         layout: &mut Layout,
         noise: &mut usize,
@@ -35,6 +36,7 @@ impl NoisyLinear {
         inputs: usize,
         outputs: usize,
         sigma: f64,
+        bias_by_outputs: bool,
     ) -> Self {
         let mean = Linear::new(
             layout,
@@ -43,13 +45,18 @@ impl NoisyLinear {
             outputs,
             Init::FanIn { fan_in: inputs },
         );
-        let start = Init::Constant(sigma / (inputs.max(1) as f64).sqrt());
+        let start = |fan: usize| Init::Constant(sigma / (fan.max(1) as f64).sqrt());
+        let of_bias = start(if bias_by_outputs { outputs } else { inputs });
         let at = *noise as i64;
         *noise += inputs + outputs;
         Self {
             mean,
-            weight_sigma: layout.add(format!("{name}.weight_sigma"), &[outputs, inputs], start),
-            bias_sigma: layout.add(format!("{name}.bias_sigma"), &[outputs], start),
+            weight_sigma: layout.add(
+                format!("{name}.weight_sigma"),
+                &[outputs, inputs],
+                start(inputs),
+            ),
+            bias_sigma: layout.add(format!("{name}.bias_sigma"), &[outputs], of_bias),
             at,
             inputs: inputs as i64,
             outputs: outputs as i64,
@@ -102,7 +109,7 @@ mod tests {
     #[test]
     fn every_row_has_the_weights_of_its_own_noise() {
         let (mut layout, mut length) = (Layout::default(), 0);
-        let layer = NoisyLinear::new(&mut layout, &mut length, "n", 3, 2, 0.5);
+        let layer = NoisyLinear::new(&mut layout, &mut length, "n", 3, 2, 0.5, false);
         assert_eq!(length, 5);
         let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
         let mut rngs = [stream(1, "policy", 0), stream(1, "policy", 1)];
@@ -132,6 +139,19 @@ mod tests {
         let quiet = layer.forward(&params, &x, None);
         let plain = x.linear(&mean, Some(&bias));
         assert!((quiet - plain).abs().max().double_value(&[]) < 1e-6);
+    }
+
+    /// σ₀ = 0.1, 4 inputs, 25 outputs: 0.1/√4 for weights, 0.1/√25 for biases.
+    #[test]
+    fn deviations_of_biases_may_go_by_the_outputs() {
+        for (by_outputs, of_bias) in [(false, 0.05), (true, 0.02)] {
+            let (mut layout, mut length) = (Layout::default(), 0);
+            let layer = NoisyLinear::new(&mut layout, &mut length, "n", 4, 25, 0.1, by_outputs);
+            let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+            let first = |id| params.get(id).view([-1]).double_value(&[0]);
+            assert!((first(layer.weight_sigma) - 0.05).abs() < 1e-8);
+            assert!((first(layer.bias_sigma) - of_bias).abs() < 1e-8);
+        }
     }
 
     /// E[f(z)] = 0 and E[f(z)²] = E|z| = √(2/π).

@@ -145,6 +145,7 @@ impl Encoder {
         let config = NetConfig {
             torso: config.torso,
             width: config.width,
+            padding: config.padding.clone(),
             hidden: config.hidden.clone(),
             orthogonal: config.orthogonal,
             ..NetConfig::default()

@@ -229,6 +229,41 @@ mod tests {
         assert!((tf[0] - (1.0 - step)).abs() < 1e-6 && (tf[1] - (-2.0 + step)).abs() < 1e-6);
     }
 
+    /// Four steps with the gradients 1, −3, ½ and 4 from 1, computed in double precision by a
+    /// script of its own from the rules as PyTorch's and TensorFlow's documentation state them.
+    #[test]
+    fn four_steps_of_each_rule_by_numbers() {
+        let adam = OptimizerConfig {
+            kind: OptimizerKind::Adam,
+            eps: 0.01,
+            beta1: 0.8,
+            beta2: 0.95,
+            alpha: 0.9,
+        };
+        let rmsprop = OptimizerConfig {
+            kind: OptimizerKind::Rmsprop,
+            ..adam
+        };
+        let rmsprop_tf = OptimizerConfig {
+            kind: OptimizerKind::RmspropTf,
+            eps: 0.1,
+            ..adam
+        };
+        for (config, expected) in [
+            (adam, [0.9009901, 0.9548589, 0.9827075, 0.9439807]),
+            (rmsprop, [0.6934657, 0.9919769, 0.9402748, 0.6850179]),
+            (rmsprop_tf, [0.9046537, 1.1222966, 1.0844461, 0.8601548]),
+        ] {
+            let params = Tensor::from_slice(&[1f32]);
+            let mut optimizer = Optimizer::new(config, &params);
+            for (gradient, expected) in [1f32, -3.0, 0.5, 4.0].into_iter().zip(expected) {
+                optimizer.step(&params, &Tensor::from_slice(&[gradient]), 0.1);
+                let ours = params.double_value(&[0]);
+                assert!((ours - expected).abs() < 1e-6, "{config:?}: {ours}");
+            }
+        }
+    }
+
     #[test]
     fn a_saved_state_continues_exactly() {
         let params = Tensor::from_slice(&[1f32, -2.0]);

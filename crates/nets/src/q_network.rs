@@ -9,8 +9,8 @@ use tch::{Kind, Tensor};
 
 use crate::torso::layer_init;
 use crate::{
-    Activation, Init, Layout, Linear, NetConfig, NoisyLinear, Params, ShapeMismatch, Torso,
-    TorsoKind,
+    Activation, Init, Layout, Linear, NetConfig, NoisyLinear, Padding, ParamId, Params,
+    ShapeMismatch, Torso, TorsoKind,
 };
 
 /// What a network of action values looks like.
@@ -24,7 +24,10 @@ pub struct QNetConfig {
     pub torchscript: Option<String>,
     /// Factor on the number of filters of each convolution.
     pub width: usize,
-    /// Sizes of the fully connected layers of the torso; null takes what is usual for it.
+    /// Zeros around the image before each convolution: a list with one number per convolution, or
+    /// `same` for TensorFlow's `SAME` padding; null takes the torso's own.
+    pub padding: Option<Padding>,
+    /// Sizes of the fully connected layers of the torso; null takes its usual sizes.
     pub hidden: Option<Vec<usize>>,
     /// What follows each fully connected layer: `relu` or `tanh`.
     pub activation: Activation,
@@ -35,11 +38,21 @@ pub struct QNetConfig {
     pub orthogonal: bool,
     /// Separate streams for value and advantage.
     pub dueling: bool,
+    /// Advantages of illegal actions count as 0 in the mean that is subtracted (RELA); false takes
+    /// them as they are.
+    pub dueling_legal: bool,
+    /// Factor on the gradient that the two streams send into the torso; rlpyt has 1/√2.
+    pub dueling_gradient: f64,
+    /// The last layer of advantages has a bias for each action; rlpyt's has none.
+    pub advantage_bias: bool,
     /// Size of a hidden layer in the head, in each of its streams; 0 for none.
     pub head_hidden: usize,
-    /// Noisy layers in the head, with deviations that start at this over √inputs (σ₀); null for
-    /// plain layers.
+    /// Noisy layers in the head, whose deviations start at this over √inputs (σ₀); null for plain
+    /// layers.
     pub noisy_sigma: Option<f64>,
+    /// Deviations of noisy biases start at σ₀ over √outputs, as in Rainbow-IQN Ape-X; false divides
+    /// by √inputs, as in the paper.
+    pub noisy_bias_by_outputs: bool,
     /// Compute the torso in bfloat16: about half the time where the hardware has it. Weights,
     /// heads and losses stay float32.
     pub bf16: bool,
@@ -53,13 +66,18 @@ impl Default for QNetConfig {
             torso: TorsoKind::Auto,
             torchscript: None,
             width: 1,
+            padding: None,
             hidden: None,
             activation: Activation::Relu,
             layer_norm: false,
             orthogonal: false,
             dueling: false,
+            dueling_legal: false,
+            dueling_gradient: 1.0,
+            advantage_bias: true,
             head_hidden: 0,
             noisy_sigma: None,
+            noisy_bias_by_outputs: false,
             bf16: false,
             channels_last: false,
         }
@@ -77,9 +95,18 @@ impl QNetConfig {
             let size = self.head_hidden.to_string();
             return Some(("net.head_hidden", size, "at most 65536"));
         }
+        let factor = self.dueling_gradient;
+        if !(0.0..=1.0).contains(&factor) {
+            let factor = factor.to_string();
+            return Some(("net.dueling_gradient", factor, "between 0 and 1"));
+        }
+        if !self.advantage_bias && self.noisy_sigma.is_some() {
+            let allowed = "true with noisy layers (net.noisy_sigma)";
+            return Some(("net.advantage_bias", "false".into(), allowed));
+        }
         let sigma = self.noisy_sigma.unwrap_or(1.0);
         let good = sigma > 0.0 && sigma.is_finite();
-        (!good).then(|| ("net.noisy_sigma", sigma.to_string(), "over 0"))
+        (!good).then(|| ("net.noisy_sigma", sigma.to_string(), "above 0"))
     }
 }
 
@@ -122,9 +149,17 @@ impl QNetwork {
     }
 
     /// Numbers `[N, A, outputs]` for observations `[N, ..]`; `noise` `[N or 1, length]` as drawn
-    /// by [`draw_noise`](crate::draw_noise), or none for the means of noisy layers.
-    pub fn forward(&self, params: &Params, obs: &Tree<Tensor>, noise: Option<&Tensor>) -> Tensor {
-        self.head.forward(params, &self.look(params, obs), noise)
+    /// by [`draw_noise`](crate::draw_noise), or none for the means of noisy layers; `legal` as in
+    /// [`QHead::forward`].
+    pub fn forward(
+        &self,
+        params: &Params,
+        obs: &Tree<Tensor>,
+        noise: Option<&Tensor>,
+        legal: Option<&Tensor>,
+    ) -> Tensor {
+        let features = self.look(params, obs);
+        self.head.forward(params, &features, noise, legal)
     }
 }
 
@@ -150,6 +185,7 @@ impl QNetConfig {
             torso: self.torso,
             torchscript: self.torchscript.clone(),
             width: self.width,
+            padding: self.padding.clone(),
             hidden: self.hidden.clone(),
             activation: self.activation,
             layer_norm: self.layer_norm,
@@ -176,6 +212,10 @@ pub fn number_of_actions(actions: &Space) -> Result<usize, ShapeMismatch> {
 pub struct QHead {
     advantage: Stream,
     value: Option<Stream>,
+    /// Factor on the gradient that goes into the features of a dueling head.
+    gradient: f64,
+    /// Whether [`forward`](QHead::forward) wants to know the legal actions.
+    pub legal: bool,
     /// Number of actions (A).
     pub actions: usize,
     /// Numbers per action.
@@ -195,28 +235,46 @@ impl QHead {
         outputs: usize,
     ) -> Self {
         let mut noise = 0;
-        let mut stream = |name: &str, outputs| {
+        let mut stream = |name: &str, outputs, bias| {
             let name = format!("{prefix}{name}");
-            Stream::new(layout, &mut noise, config, &name, features, outputs)
+            Stream::new(layout, &mut noise, config, &name, (features, outputs), bias)
         };
-        let advantage = stream("advantage", actions * outputs);
-        let value = config.dueling.then(|| stream("value", outputs));
+        let advantage = stream("advantage", actions * outputs, config.advantage_bias);
+        let value = config.dueling.then(|| stream("value", outputs, true));
         Self {
             advantage,
             value,
+            gradient: config.dueling_gradient,
+            legal: config.dueling && config.dueling_legal,
             actions,
             outputs,
             noise,
         }
     }
 
-    /// Numbers `[.., A, outputs]` for features `[.., F]`.
-    pub fn forward(&self, params: &Params, features: &Tensor, noise: Option<&Tensor>) -> Tensor {
+    /// Numbers `[.., A, outputs]` for features `[.., F]`. `legal` `[.., A]` holds 1 for legal
+    /// actions, and is only looked at if the head [wants it](QHead::legal): then the numbers of
+    /// illegal actions mean nothing.
+    pub fn forward(
+        &self,
+        params: &Params,
+        features: &Tensor,
+        noise: Option<&Tensor>,
+        legal: Option<&Tensor>,
+    ) -> Tensor {
+        let scaled = (self.value.is_some() && self.gradient != 1.0).then(|| {
+            let through = features * self.gradient;
+            through + (features * (1.0 - self.gradient)).detach()
+        });
+        let features = scaled.as_ref().unwrap_or(features);
         let mut shape = features.size();
         shape.pop();
         shape.extend([self.actions as i64, self.outputs as i64]);
         let advantage = self.advantage.forward(params, features, noise);
-        let advantage = advantage.reshape(&shape[..]);
+        let mut advantage = advantage.reshape(&shape[..]);
+        if let (true, Some(legal)) = (self.legal, legal) {
+            advantage = advantage * legal.ne(0).unsqueeze(-1);
+        }
         match &self.value {
             None => advantage,
             Some(value) => {
@@ -238,6 +296,8 @@ struct Stream {
 #[derive(Clone, Debug)]
 enum Layer {
     Plain(Linear),
+    /// Weights without biases.
+    Unbiased(ParamId),
     Noisy(NoisyLinear),
 }
 
@@ -247,16 +307,25 @@ impl Stream {
         noise: &mut usize,
         config: &QNetConfig,
         name: &str,
-        features: usize,
-        outputs: usize,
+        (features, outputs): (usize, usize),
+        last_bias: bool,
     ) -> Self {
-        let mut layer = |name: &str, inputs, outputs, gain| match config.noisy_sigma {
-            Some(sigma) => Layer::Noisy(NoisyLinear::new(
-                layout, noise, name, inputs, outputs, sigma,
-            )),
+        let mut layer = |name: &str, inputs, outputs, gain, bias| match config.noisy_sigma {
+            Some(sigma) => {
+                let by_outputs = config.noisy_bias_by_outputs;
+                let layer =
+                    NoisyLinear::new(layout, noise, name, inputs, outputs, sigma, by_outputs);
+                Layer::Noisy(layer)
+            }
             None => {
                 let init = layer_init(config.orthogonal, inputs, gain);
-                Layer::Plain(Linear::new(layout, name, inputs, outputs, init))
+                match bias {
+                    true => Layer::Plain(Linear::new(layout, name, inputs, outputs, init)),
+                    false => {
+                        let name = format!("{name}.weight");
+                        Layer::Unbiased(layout.add(name, &[outputs, inputs], init))
+                    }
+                }
             }
         };
         let mut layers = Vec::new();
@@ -264,10 +333,10 @@ impl Stream {
         if config.head_hidden > 0 {
             let gain = std::f64::consts::SQRT_2;
             let hidden = format!("{name}.hidden");
-            layers.push(layer(&hidden, inputs, config.head_hidden, gain));
+            layers.push(layer(&hidden, inputs, config.head_hidden, gain, true));
             inputs = config.head_hidden;
         }
-        layers.push(layer(name, inputs, outputs, 1.0));
+        layers.push(layer(name, inputs, outputs, 1.0, last_bias));
         Self {
             layers,
             activation: config.activation,
@@ -282,6 +351,7 @@ impl Stream {
             }
             x = match layer {
                 Layer::Plain(linear) => linear.forward(params, &x),
+                Layer::Unbiased(weight) => x.linear(params.get(*weight), None::<Tensor>),
                 Layer::Noisy(linear) => linear.forward(params, &x, noise),
             };
         }
@@ -345,7 +415,7 @@ mod tests {
             let mut rngs = [stream(1, "policy", 0)];
             let noise = crate::draw_noise(net.head.noise, &mut rngs, Device::Cpu);
             let noise = noisy_sigma.map(|_| &noise);
-            let q = net.forward(&params, &Tree::Leaf(x.shallow_clone()), noise);
+            let q = net.forward(&params, &Tree::Leaf(x.shallow_clone()), noise, None);
             assert_eq!(q.size(), [1, 3, 4]);
             let value = net.head.value.as_ref().unwrap();
             let features = net.look(&params, &Tree::Leaf(x));
@@ -353,6 +423,64 @@ mod tests {
             let mean = q.mean_dim([1].as_slice(), false, Kind::Float);
             assert!((mean - value).abs().max().double_value(&[]) < 1e-6);
         }
+    }
+
+    /// A head without hidden layers over one feature of 1: its advantages are the weights 1, 2 and
+    /// 6 plus biases of 0, its value is 10. All count: the mean is 3. With the second illegal:
+    /// (1 + 0 + 6) / 3.
+    #[test]
+    fn illegal_actions_may_be_left_out_of_the_mean() {
+        for (dueling_legal, mean) in [(false, 3.0), (true, 7.0 / 3.0)] {
+            let config = QNetConfig {
+                dueling: true,
+                dueling_legal,
+                ..QNetConfig::default()
+            };
+            let mut layout = Layout::default();
+            let head = QHead::new(&mut layout, &config, "", 1, 3, 1);
+            let mut params = Params::zeros(&Arc::new(layout), Device::Cpu);
+            let weights = [1.0, 2.0, 6.0, 0.0, 0.0, 0.0, 10.0, 0.0];
+            params.load_slice(&weights).unwrap();
+            let one = Tensor::from_slice(&[1f32]).reshape([1, 1]);
+            let legal = Tensor::from_slice(&[1u8, 0, 1]).reshape([1, 3]);
+            let q = head.forward(&params, &one, None, Some(&legal));
+            for (action, advantage) in [(0, 1.0), (2, 6.0)] {
+                let expected = 10.0 + advantage - mean;
+                assert!((q.double_value(&[0, action, 0]) - expected).abs() < 1e-5);
+            }
+        }
+    }
+
+    /// What comes out is the same but for rounding, what goes back into the torso is scaled, and
+    /// the gradient of the head is not.
+    #[test]
+    fn dueling_heads_can_scale_the_gradient_of_the_torso() {
+        let gradient_of = |factor: f64| {
+            let config = QNetConfig {
+                hidden: Some(vec![4]),
+                dueling: true,
+                dueling_gradient: factor,
+                advantage_bias: false,
+                ..QNetConfig::default()
+            };
+            let (net, params) = network(&config, 1);
+            let params = params.trainable();
+            let x = Tensor::from_slice(&[0.3f32, -0.2]).reshape([1, 2]);
+            let q = net.forward(&params, &Tree::Leaf(x), None, None);
+            let loss = q.select(1, 0).sum(Kind::Float);
+            (params.gradient(&loss), loss.double_value(&[]))
+        };
+        let (whole, value) = gradient_of(1.0);
+        let (scaled, same) = gradient_of(0.5);
+        assert!((value - same).abs() < 1e-6);
+        // The torso comes first: 2·4 weights and 4 biases. Then 4·3 weights of advantages, which
+        // have no biases, and 4 weights and a bias of the value.
+        assert_eq!(whole.size(), [12 + 12 + 5]);
+        let torso = (whole.narrow(0, 0, 12) * 0.5 - scaled.narrow(0, 0, 12)).abs();
+        assert!(torso.max().double_value(&[]) < 1e-6);
+        assert!(whole.narrow(0, 0, 12).abs().max().double_value(&[]) > 1e-3);
+        let head = (whole.narrow(0, 12, 17) - scaled.narrow(0, 12, 17)).abs();
+        assert!(head.max().double_value(&[]) < 1e-6);
     }
 
     /// One cosine, weight 2, bias 0: at τ = 0.25 the factor is 2·cos(π/4), at τ = 0.75 it is

@@ -9,13 +9,15 @@ use crate::{Layout, Lstm, Params, QHead, QNetConfig, ShapeMismatch, Torso, numbe
 
 /// A network of action values that remembers (Kapturowski et al. 2019, "R2D2").
 ///
-/// The LSTM sees the features of the observation, the previous action (one 1 among zeros, all
-/// zeros where an episode begins) and the previous reward.
+/// The LSTM sees the features of the observation and, unless it is made without, the previous
+/// action (one 1 among zeros, all zeros where an episode begins) and the previous reward.
 #[derive(Clone, Debug)]
 pub struct RecurrentQ {
     torso: Torso,
     core: Lstm,
     head: QHead,
+    /// Whether the LSTM sees the previous action and reward.
+    last: bool,
 }
 
 /// What a [`RecurrentQ`] sees of T steps of B environments.
@@ -31,6 +33,8 @@ pub struct RecurrentInput {
     pub extra: Option<Tensor>,
     /// 1 where an episode begins, `[T, B]`: the state is zero before it.
     pub starts: Tensor,
+    /// Legal actions, `[T, B, A]`, for a head that [wants them](RecurrentQ::wants_legal).
+    pub legal: Option<Tensor>,
 }
 
 impl RecurrentInput {
@@ -46,6 +50,7 @@ impl RecurrentInput {
             rewards: part(&self.rewards),
             extra: self.extra.as_ref().map(part),
             starts: part(&self.starts),
+            legal: self.legal.as_ref().map(part),
         }
     }
 }
@@ -55,7 +60,8 @@ pub type LstmState = (Tensor, Tensor);
 
 impl RecurrentQ {
     /// A network for the spaces of an environment with discrete actions, with an LSTM of `size`
-    /// that is told `extra` more numbers; `prefix` stands before the names of its parameters.
+    /// that is told `extra` more numbers and, with `last`, the previous action and reward;
+    /// `prefix` stands before the names of its parameters.
     pub fn new(
         layout: &mut Layout,
         config: &QNetConfig,
@@ -63,14 +69,26 @@ impl RecurrentQ {
         (observations, actions): (&Space, &Space),
         size: usize,
         extra: usize,
+        last: bool,
     ) -> Result<Self, ShapeMismatch> {
         let actions = number_of_actions(actions)?;
         let torso = config.build_torso(layout, prefix, observations)?;
-        let inputs = torso.features + actions + 1 + extra;
+        let previous = if last { actions + 1 } else { 0 };
+        let inputs = torso.features + previous + extra;
         let init = layer_init(config.orthogonal, inputs, 1.0);
         let core = Lstm::new(layout, &format!("{prefix}core"), inputs, size, init);
         let head = QHead::new(layout, config, prefix, size, actions, 1);
-        Ok(Self { torso, core, head })
+        Ok(Self {
+            torso,
+            core,
+            head,
+            last,
+        })
+    }
+
+    /// Whether [`RecurrentInput::legal`] is looked at.
+    pub fn wants_legal(&self) -> bool {
+        self.head.legal
     }
 
     /// Number of actions (A).
@@ -96,13 +114,18 @@ impl RecurrentQ {
         let features = self.torso.forward(params, &input.obs);
         let features = features.reshape([steps, envs, -1]);
         let rewards = input.rewards.unsqueeze(-1);
-        let mut parts = vec![&features, &input.actions, &rewards];
+        let mut parts = vec![&features];
+        if self.last {
+            parts.extend([&input.actions, &rewards]);
+        }
         parts.extend(&input.extra);
         let x = Tensor::cat(&parts, -1);
         let (hidden, cell) = self
             .core
             .forward(params, &x, &input.starts, (&state.0, &state.1));
-        let values = self.head.forward(params, &hidden, None).squeeze_dim(-1);
+        let legal = input.legal.as_ref();
+        let values = self.head.forward(params, &hidden, None, legal);
+        let values = values.squeeze_dim(-1);
         let last = steps - 1;
         (values, (hidden.select(0, last), cell.select(0, last)))
     }
@@ -123,7 +146,7 @@ mod tests {
 
     const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-    /// Over four steps of two environments, of which one begins anew at the third.
+    /// Over four steps of two environments, of which one starts a new episode at the third.
     #[test]
     fn step_by_step_is_the_same_as_at_once() {
         let mut layout = Layout::default();
@@ -133,7 +156,8 @@ mod tests {
             head_hidden: 4,
             ..QNetConfig::default()
         };
-        let net = RecurrentQ::new(&mut layout, &config, "", (&obs, &actions), 6, 2).unwrap();
+        let net = RecurrentQ::new(&mut layout, &config, "", (&obs, &actions), 6, 2, true);
+        let net = net.unwrap();
         let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
         let starts = Tensor::from_slice(&[1f32, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]).reshape([4, 2]);
         let taken = Tensor::from_slice(&[0i64, 0, 1, 0, 1, 1, 0, 1]).reshape([4, 2]);
@@ -143,6 +167,7 @@ mod tests {
             rewards: Tensor::arange(8, CPU).reshape([4, 2]) * 0.3,
             extra: Some(Tensor::arange(16, CPU).reshape([4, 2, 2]) * 0.1),
             starts,
+            legal: None,
         };
         let zero = || (Tensor::zeros([2, 6], CPU), Tensor::zeros([2, 6], CPU));
         let (values, end) = net.forward(&params, &input, &zero());
@@ -155,6 +180,34 @@ mod tests {
             state = after;
         }
         assert!((state.1 - end.1).abs().max().double_value(&[]) < 1e-6);
+    }
+
+    /// A network that is made without the previous action and reward does not depend on them.
+    #[test]
+    fn the_previous_action_and_reward_can_be_left_out() {
+        let (obs, actions) = (Space::unbounded(&[3]), Space::Discrete { n: 2 });
+        for last in [false, true] {
+            let mut layout = Layout::default();
+            let (config, both) = (QNetConfig::default(), (&obs, &actions));
+            let net = RecurrentQ::new(&mut layout, &config, "", both, 6, 0, last).unwrap();
+            let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+            let values = |action: i64, reward: f64| {
+                let starts = Tensor::zeros([1, 1], CPU);
+                let taken = Tensor::from_slice(&[action]).reshape([1, 1]);
+                let input = RecurrentInput {
+                    obs: Tree::Leaf(Tensor::ones([1, 3], CPU)),
+                    actions: previous_actions(&taken, &starts, 2),
+                    rewards: Tensor::ones([1, 1], CPU) * reward,
+                    extra: None,
+                    starts,
+                    legal: None,
+                };
+                let zero = || Tensor::zeros([1, 6], CPU);
+                net.forward(&params, &input, &(zero(), zero())).0
+            };
+            let same = values(0, 0.0) == values(1, 3.0);
+            assert_eq!(same, !last);
+        }
     }
 
     #[test]

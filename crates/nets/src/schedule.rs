@@ -25,7 +25,7 @@ pub struct Linear {
     pub start: f64,
     /// Value from `by` on.
     pub end: f64,
-    /// Fraction of the run, over 0 and at most 1, at which `end` is reached.
+    /// Fraction of the run, above 0 and at most 1, at which `end` is reached.
     #[serde(default = "one")]
     pub by: f64,
 }
@@ -71,7 +71,7 @@ impl Schedule {
         if values.iter().any(|v| !(low..=high).contains(v)) {
             Some(format!("between {low} and {high}"))
         } else if !(by > 0.0 && by <= 1.0) {
-            Some("with `by` over 0 and at most 1".into())
+            Some("with `by` above 0 and at most 1".into())
         } else {
             None
         }

@@ -10,7 +10,7 @@ use tch::{Kind, Tensor};
 use crate::script::Script;
 use crate::{
     Activation, Conv2d, Init, LayerNorm, Layout, Linear, NetConfig, Params, RunningNorm,
-    ShapeMismatch,
+    ShapeMismatch, layers::pad_same,
 };
 
 /// Which network looks at observations.
@@ -35,6 +35,28 @@ pub enum TorsoKind {
     /// IMPALA's deep network: three sections of 16, 32 and 32 filters, each a convolution, a
     /// pool and two residual blocks, and 256 hidden units.
     ResNet,
+}
+
+/// What is added around an image before a convolution.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected `same`, or a list with the padding of each convolution"
+)]
+pub enum Padding {
+    /// A rule for all convolutions and pools.
+    Rule(PaddingRule),
+    /// Zeros on each side, one number per convolution.
+    Zeros(Vec<usize>),
+}
+
+/// A rule that gives every convolution and pool its padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PaddingRule {
+    /// TensorFlow's `SAME`: ⌈side / stride⌉ outputs per side; where the padding is odd, the extra
+    /// row and column come last.
+    Same,
 }
 
 /// A network from one observation to a vector of features.
@@ -74,13 +96,18 @@ enum Stage {
     Plain(Conv2d, Option<LayerNorm>),
     /// A convolution, a pool of half the size, and two residual blocks; the nonlinearity comes
     /// at the beginning of what follows.
-    Residual(Conv2d, [(Conv2d, Conv2d); 2]),
+    Residual {
+        convolution: Conv2d,
+        /// The pool pads as TensorFlow's `SAME` does.
+        same: bool,
+        blocks: [(Conv2d, Conv2d); 2],
+    },
     Relu,
 }
 
 impl Torso {
     /// A torso for observations of a space. Where the sizes of the fully connected layers are
-    /// not given, it takes what is usual for the kind: 64-64, 128, 256, 512.
+    /// not given, it takes the usual ones of the kind: 64-64, 128, 256, 512.
     pub fn new(
         layout: &mut Layout,
         name: &str,
@@ -114,6 +141,11 @@ impl Torso {
                 "net.width multiplies the filters of convolutions, and this network has none; \
                  use net.hidden"
                     .into(),
+            ));
+        }
+        if config.padding.is_some() && leaves.iter().all(|(_, input)| input.stages.is_empty()) {
+            return Err(ShapeMismatch(
+                "net.padding is for convolutions, and this network has none; set it to null".into(),
             ));
         }
         if config.normalize_observations && leaves.iter().all(|(_, input)| input.norm.is_none()) {
@@ -246,9 +278,19 @@ impl Stage {
             Stage::Plain(convolution, norm) => {
                 normed(norm.as_ref(), params, convolution.forward(params, x)).relu()
             }
-            Stage::Residual(convolution, blocks) => {
+            Stage::Residual {
+                convolution,
+                same,
+                blocks,
+            } => {
                 let x = convolution.forward(params, x);
-                let mut x = x.max_pool2d([3; 2], [2; 2], [1; 2], [1; 2], false);
+                let mut x = match same {
+                    false => x.max_pool2d([3; 2], [2; 2], [1; 2], [1; 2], false),
+                    true => {
+                        let x = pad_same(&x, 3, 2, f64::NEG_INFINITY);
+                        x.max_pool2d([3; 2], [2; 2], [0; 2], [1; 2], false)
+                    }
+                };
                 for (first, second) in blocks {
                     let y = first.forward(params, &x.relu());
                     x = second.forward(params, &y.relu()) + x;
@@ -329,6 +371,7 @@ impl Builder<'_> {
                     (TorsoKind::Mlp, _) => self.flat += shape.iter().product::<usize>(),
                     (kind, &[channels, height, width]) => {
                         let image = [channels, height, width];
+                        self.check_padding(kind)?;
                         input.stages = self.stages(&name, kind, image).ok_or_else(|| {
                             ShapeMismatch(format!(
                                 "an image of {height}×{width} is too small for this network"
@@ -360,9 +403,28 @@ impl Builder<'_> {
         }
     }
 
+    /// Refuses a list of paddings that does not have one number per convolution.
+    fn check_padding(&self, kind: TorsoKind) -> Result<(), ShapeMismatch> {
+        let Some(Padding::Zeros(sizes)) = &self.config.padding else {
+            return Ok(());
+        };
+        let refuse = |why: String| Err(ShapeMismatch(format!("net.padding is {sizes:?}; {why}")));
+        if kind == TorsoKind::ResNet {
+            return refuse("for the torso `resnet` it must be null or `same`".into());
+        }
+        let count = plain_stages(kind).0.len();
+        match sizes.len() == count && sizes.iter().all(|&size| size <= 64) {
+            true => Ok(()),
+            false => refuse(format!(
+                "this torso has {count} convolutions: it must have {count} numbers of at most 64"
+            )),
+        }
+    }
+
     /// The convolutional part; `None` if the image is too small.
     fn stages(&mut self, name: &str, kind: TorsoKind, image: [usize; 3]) -> Option<Vec<Stage>> {
         let mut stages = Vec::new();
+        let same = self.config.padding == Some(Padding::Rule(PaddingRule::Same));
         let [mut channels, mut height, mut width] = image;
         if kind == TorsoKind::ResNet {
             self.usual = &[256];
@@ -380,7 +442,11 @@ impl Builder<'_> {
                     (half(0), half(1))
                 };
                 let blocks = [block(0), block(1)];
-                stages.push(Stage::Residual(first, blocks));
+                stages.push(Stage::Residual {
+                    convolution: first,
+                    same,
+                    blocks,
+                });
                 (channels, height, width) = (filters, height.div_ceil(2), width.div_ceil(2));
             }
             stages.push(Stage::Relu);
@@ -394,7 +460,11 @@ impl Builder<'_> {
                 let name = format!("{name}.conv{i}");
                 let layout = &mut *self.layout;
                 let layer = Conv2d::new(layout, &name, channels, filters, kernel, stride, init);
-                let layer = layer.padded(padding);
+                let layer = match &self.config.padding {
+                    None => layer.padded(padding),
+                    Some(Padding::Rule(PaddingRule::Same)) => layer.padded_same(),
+                    Some(Padding::Zeros(sizes)) => layer.padded(sizes[i]),
+                };
                 let output = layer.output(height, width)?;
                 let norm = self.config.layer_norm.then(|| {
                     let name = format!("{name}_norm");
@@ -465,6 +535,67 @@ mod tests {
             config.width = 2;
             assert_eq!(features(&config), 2 * flat, "{torso:?}");
         }
+    }
+
+    /// The networks of rlpyt on its pictures of 104×80, and those of IMPALA with TensorFlow's
+    /// padding, whose sizes are the same.
+    #[test]
+    fn padding_gives_the_published_sizes() {
+        let rlpyt = Space::bytes(&[4, 104, 80], 255);
+        let usual = Space::bytes(&[4, 84, 84], 255);
+        let zeros = |sizes: &[usize]| Some(Padding::Zeros(sizes.to_vec()));
+        let same = Some(Padding::Rule(PaddingRule::Same));
+        for (torso, padding, space, flat) in [
+            (TorsoKind::Nature, zeros(&[0, 1, 1]), &rlpyt, 6912),
+            (TorsoKind::Shallow, zeros(&[0, 1]), &rlpyt, 3456),
+            (TorsoKind::Nature, zeros(&[1, 0, 0]), &usual, 3136),
+            (TorsoKind::SimpleConv, same.clone(), &usual, 7744),
+            (TorsoKind::ResNet, same.clone(), &usual, 3872),
+        ] {
+            let config = NetConfig {
+                torso,
+                padding: padding.clone(),
+                hidden: Some(vec![]),
+                ..NetConfig::default()
+            };
+            let mut layout = Layout::default();
+            let torso = Torso::new(&mut layout, "t", space, &config).unwrap();
+            assert_eq!(torso.features, flat, "{padding:?}");
+            let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+            let shape = [&[2], space.spec().leaf().unwrap().shape.as_slice()].concat();
+            let shape: Vec<i64> = shape.iter().map(|&n| n as i64).collect();
+            let image = Tensor::ones(&shape, (Kind::Uint8, Device::Cpu));
+            let features = torso.forward(&params, &Tree::Leaf(image));
+            assert_eq!(features.size(), [2, flat as i64], "{padding:?}");
+        }
+        let refused = |torso, padding| {
+            let config = NetConfig {
+                torso,
+                padding,
+                ..NetConfig::default()
+            };
+            let torso = Torso::new(&mut Layout::default(), "t", &usual, &config);
+            torso.unwrap_err().0
+        };
+        let message = refused(TorsoKind::Nature, zeros(&[0, 1]));
+        assert!(message.contains("must have 3 numbers"), "{message}");
+        let message = refused(TorsoKind::ResNet, zeros(&[1, 1, 1]));
+        assert!(message.contains("`same`"), "{message}");
+        let message = refused(TorsoKind::Mlp, same);
+        assert!(message.contains("has none"), "{message}");
+    }
+
+    #[test]
+    fn padding_is_a_word_or_a_list() {
+        let read = |text: &str| serde_json::from_str::<Padding>(text);
+        assert_eq!(read("\"same\"").unwrap(), Padding::Rule(PaddingRule::Same));
+        assert_eq!(read("[0, 1]").unwrap(), Padding::Zeros(vec![0, 1]));
+        assert!(
+            read("\"valid\"")
+                .unwrap_err()
+                .to_string()
+                .contains("`same`")
+        );
     }
 
     /// Every kind gives as many features as it says, with layer normalisation too.

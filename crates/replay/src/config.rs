@@ -40,6 +40,11 @@ pub struct PriorityConfig {
     pub alpha: f64,
     /// The smallest priority an entry can have, so that none is lost for good.
     pub min_priority: f64,
+    /// The largest priority an entry can have; null for no limit. rlpyt's is the δ of its Huber
+    /// loss.
+    pub max_priority: Option<f64>,
+    /// The priority of new entries that come without one; null for the largest so far.
+    pub initial_priority: Option<f64>,
     /// How the draws of one batch relate to each other.
     pub draws: Draws,
 }
@@ -97,6 +102,8 @@ impl Default for PriorityConfig {
         Self {
             alpha: 0.6,
             min_priority: 1e-6,
+            max_priority: None,
+            initial_priority: None,
             draws: Draws::default(),
         }
     }
@@ -197,6 +204,12 @@ impl ReplayConfig {
             let min = priority.min_priority;
             let positive = min > 0.0 && min.is_finite();
             check(positive, "priority.min_priority", min, "above 0")?;
+            let max = priority.max_priority.unwrap_or(f64::INFINITY);
+            let allowed = "at least priority.min_priority";
+            check(max >= min, "priority.max_priority", max, allowed)?;
+            let initial = priority.initial_priority.unwrap_or(1.0);
+            let positive = initial > 0.0 && initial.is_finite();
+            check(positive, "priority.initial_priority", initial, "above 0")?;
         }
         if let Some(sequence) = &self.sequence {
             sequence.validate()?;

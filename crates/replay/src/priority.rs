@@ -21,7 +21,8 @@ pub fn mixed_priority(errors: impl IntoIterator<Item = f32>, eta: f64) -> f64 {
 impl PriorityConfig {
     /// What an entry of this priority is drawn by.
     pub(crate) fn weight(&self, priority: f64) -> f64 {
-        priority.max(self.min_priority).powf(self.alpha)
+        let most = self.max_priority.unwrap_or(f64::INFINITY);
+        priority.max(self.min_priority).min(most).powf(self.alpha)
     }
 }
 

@@ -93,13 +93,6 @@ impl Plan {
     pub(crate) fn after(&self, place: usize, steps: usize) -> usize {
         (place + steps) % self.rows
     }
-
-    fn weight(&self, priority: f64) -> f64 {
-        match &self.config.priority {
-            Some(config) => config.weight(priority),
-            None => 1.0,
-        }
-    }
 }
 
 /// Where one stream stands. Rows are counted from the first one ever written.
@@ -514,10 +507,12 @@ impl Ring {
     fn make_entry(&mut self, plan: &Plan, row: u64, steps: u64, largest: &AtomicU64) {
         let place = plan.place(row);
         let mut weight = 1.0;
-        if plan.config.priority.is_some() {
+        if let Some(config) = &plan.config.priority {
             let given = self.given_priority(plan, row, steps);
-            let priority = given.unwrap_or_else(|| f64::from_bits(largest.load(Ordering::Relaxed)));
-            weight = plan.weight(priority);
+            let priority = given.or(config.initial_priority);
+            let priority =
+                priority.unwrap_or_else(|| f64::from_bits(largest.load(Ordering::Relaxed)));
+            weight = config.weight(priority);
         }
         self.flags[place] |= ENTRY;
         self.entries += 1;

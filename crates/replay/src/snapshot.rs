@@ -261,7 +261,7 @@ const NO_PART: Part = Part {
 const MARK: &[u8; 8] = b"STARRPLY";
 /// Written in the machine's own order of bytes, as the columns are: another order reads as a
 /// format that does not exist.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// zstd's fastest regular level; higher ones do not make frames of games smaller.
 const COMPRESSION: i32 = 1;
 /// Bytes that are copied under a lock at once, about: a writer waits for no more.

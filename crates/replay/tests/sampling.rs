@@ -208,3 +208,55 @@ fn uniform_draws_are_uniform_over_entries() {
     let statistic = chi_square(&counts, &[1.0; 31]);
     assert!(statistic < CHI_SQUARE_30, "{statistic}");
 }
+
+/// With α = β = 1 importance weights are the smallest drawn priority over each entry's own.
+#[test]
+fn priorities_have_a_ceiling_and_a_first_value() {
+    let weights = |replay: &Replay| {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+        let batch = replay.sample(64, 1.0, &mut rng).unwrap();
+        let mut by_slot = [f32::NAN; 3];
+        for (id, weight) in batch.ids.iter().zip(batch.weights.as_slice::<f32>()) {
+            by_slot[id.slot] = *weight;
+        }
+        by_slot
+    };
+    let replay = |priority: PriorityConfig, given: Option<&[f32]>| {
+        let rollout = rollout(3, None);
+        let config = ReplayConfig {
+            capacity_steps: 7,
+            priority: Some(priority),
+            ..ReplayConfig::default()
+        };
+        let replay = Replay::new(config, Layout::of_rollout(&rollout, 1)).unwrap();
+        replay.insert(&rollout, 0, given).unwrap();
+        replay
+    };
+    let linear = PriorityConfig {
+        alpha: 1.0,
+        ..PriorityConfig::default()
+    };
+    let given = Some(&[5.0, 0.5, 2.0][..]);
+    assert_eq!(weights(&replay(linear.clone(), given)), [0.1, 1.0, 0.25]);
+    let limited = PriorityConfig {
+        max_priority: Some(1.0),
+        ..linear.clone()
+    };
+    assert_eq!(weights(&replay(limited.clone(), given)), [0.5, 1.0, 0.5]);
+
+    // Two entries are raised: the third keeps what new entries get, 1 or 4.
+    for (initial, expected) in [(None, [0.1, 0.5, 1.0]), (Some(4.0), [0.2, 1.0, 0.5])] {
+        let config = PriorityConfig {
+            initial_priority: initial,
+            ..linear.clone()
+        };
+        let replay = replay(config, None);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(2);
+        let batch = replay.sample(64, 1.0, &mut rng).unwrap();
+        for (slot, priority) in [(0, 10.0), (1, 2.0)] {
+            let id = batch.ids.iter().find(|id| id.slot == slot).unwrap();
+            replay.update_priorities(&[*id], &[priority]).unwrap();
+        }
+        assert_eq!(weights(&replay), expected);
+    }
+}

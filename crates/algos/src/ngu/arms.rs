@@ -16,6 +16,7 @@ pub(super) fn choose(part: &mut Part<'_>, config: &Config) -> Vec<i64> {
     let explore = acting.explore;
     let mut chosen = Vec::new();
     let Some(Tree::Leaf(arms)) = acting.state.get_mut("arm") else {
+        debug_assert!(false, "the policy's memory has the arms");
         return chosen;
     };
     let arms = arms.as_mut_slice::<i64>().iter_mut();
@@ -44,6 +45,7 @@ pub(super) fn reward(rollout: &Rollout, state: &mut Tree<Array>, config: &Config
     let arms = leaf(&rollout.policy, "arm").map(|column| column.as_slice::<i64>());
     let scores = leaf(&rollout.state, "score").map(|column| column.as_slice::<f32>());
     let (Some(arms), Some(scores)) = (arms, scores) else {
+        debug_assert!(false, "the rollout has arms and scores");
         return;
     };
     let ends: Vec<bool> = ends(rollout).collect();
@@ -68,6 +70,7 @@ pub(super) fn reward(rollout: &Rollout, state: &mut Tree<Array>, config: &Config
 /// The last arms of an environment and what they brought.
 pub(super) fn pulls_of(state: &Tree<Array>, b: usize) -> Vec<(usize, f32)> {
     let (Some(pulls), Some(pulled)) = (leaf(state, "pulls"), leaf(state, "pulled")) else {
+        debug_assert!(false, "the policy's memory has the bandits");
         return Vec::new();
     };
     let count = pulled.as_slice::<i64>()[b] as usize;

@@ -8,7 +8,6 @@ use starling_nets::{Device, Kind, Layout, Params, Tensor, no_grad};
 use starling_replay::SequenceConfig;
 
 use super::{Memories, Ngu, Values, one_hot};
-use crate::ops::{rescale, unscale};
 use crate::recurrent::{Losses, SequenceInputs, SequenceMethod, mean_counted, unroll};
 use crate::value_based::ValueConfig;
 
@@ -56,7 +55,7 @@ impl Mixed {
         let told = one_hot(arms, config.arms).unsqueeze(0);
         let positions = inputs.rewards().size()[0];
         let told = told.expand([positions, -1, -1], false);
-        let input = inputs.whole(nets.extrinsic.actions(), Some(told));
+        let input = inputs.whole(&nets.extrinsic, Some(told));
         let values = |params: &Params| {
             let memories = Memories::from(|name| inputs.stored(name, config.lstm));
             unroll(&input, inputs.burn_in(), memories, |input, memories| {
@@ -70,7 +69,7 @@ impl Mixed {
                 true => &online,
                 false => &values,
             };
-            let best = inputs.best(judge.mixed(&beta.unsqueeze(-1)).detach());
+            let best = inputs.best(judge.mixed(&beta.unsqueeze(-1), config).detach());
             Values {
                 extrinsic: inputs.following(&values.extrinsic, &best, &ahead[0].position),
                 intrinsic: inputs.following(&values.intrinsic, &best, &ahead[1].position),
@@ -96,7 +95,11 @@ impl Mixed {
         // Behind the last step of a task there is nothing to tell the action by.
         let pairs = &counted * inputs.has_next().reshape([-1]);
         let inverse = -mean_counted(&taken.squeeze_dim(1), &pairs);
-        (mean_counted(&errors, &counted), inverse, errors.detach())
+        let trained = match self.ngu.config.rnd_last_steps {
+            None => counted,
+            Some(steps) => last_steps(inputs.mask(), steps as i64).reshape([-1]),
+        };
+        (mean_counted(&errors, &trained), inverse, errors.detach())
     }
 }
 
@@ -142,7 +145,9 @@ impl SequenceMethod for Mixed {
         let length = inputs.length();
         let compare = |taken: &Tensor, rewards: &Tensor, following: &Tensor, ahead: &Ahead| {
             let returns = n_step_returns(rewards, &gamma, inputs.burn_in(), length, ahead.n_steps);
-            let targets = rescale(&(returns + &ahead.discounts * unscale(following)));
+            let config = &self.ngu.config;
+            let following = config.unscaled(following);
+            let targets = config.scaled(&(returns + &ahead.discounts * following));
             let errors = (targets - taken) * mask;
             let loss = mean_counted(&(errors.square() * 0.5 * weights), mask);
             (errors.detach().abs(), loss)
@@ -182,6 +187,13 @@ impl SequenceMethod for Mixed {
             self.ngu.nets.rnd.observe(params, obs, errors, &counted);
         }
     }
+}
+
+/// A mask `[L, B]` without all but its last `steps` rows.
+fn last_steps(mask: &Tensor, steps: i64) -> Tensor {
+    let length = mask.size()[0];
+    let rows = Tensor::arange(length, (Kind::Int64, mask.device()));
+    mask * rows.ge(length - steps).unsqueeze(-1)
 }
 
 /// What targets of at most n steps bootstrap from, `[L, B]` each.
@@ -234,6 +246,14 @@ mod tests {
     use super::*;
     use starling_replay::{Layout as Rows, ReplayConfig, SequenceBatch};
     use starling_tree::{DType, Spec, Tree};
+
+    #[test]
+    fn only_the_last_steps_are_kept() {
+        let mask = Tensor::from_slice(&[1f32, 1.0, 1.0, 1.0, 1.0, 0.0]).reshape([3, 2]);
+        let kept = |steps| Vec::<f32>::try_from(last_steps(&mask, steps).reshape([-1])).unwrap();
+        assert_eq!(kept(2), [0.0, 0.0, 1.0, 1.0, 1.0, 0.0]);
+        assert_eq!(kept(5), [1.0, 1.0, 1.0, 1.0, 1.0, 0.0]);
+    }
 
     /// Four trained steps, of which the last ends the task, as a replay of n = 3 gives them. With
     /// n = 2 the second looks ahead to the last observation, and the third to the end.

@@ -32,7 +32,7 @@ use starling_nets::{
 use starling_replay::SequenceConfig;
 
 use crate::config::{ConfigError, require};
-use crate::ops::{EpisodicNovelty, discount_ladder, intrinsic_weight, unscale};
+use crate::ops::{EpisodicNovelty, discount_ladder, intrinsic_weight, rescale, unscale};
 use crate::recurrent::{SequenceLearner, experience};
 use crate::value_based::ValueConfig;
 use crate::{Algorithm, Experience, Learner, Policy, Spaces, r2d2};
@@ -46,38 +46,45 @@ pub struct Config {
     pub sequence: SequenceConfig,
     /// Size of each LSTM.
     pub lstm: usize,
-    /// Number of arms.
+    /// Number of arms that the bandit chooses from; 1 for no bandit.
     pub arms: usize,
     /// Weight of the intrinsic values of the last arm (β).
     pub beta_max: f64,
+    /// Weight of the intrinsic values (β) of every arm; null for a ladder from 0 to `beta_max`.
+    pub beta: Option<f64>,
     /// Discount of the last arm.
     pub gamma_min: f64,
-    /// Episodes of an environment that its bandit looks back on.
+    /// Learn values on the scale h(x) = sign(x)(√(|x| + 1) − 1) + εx.
+    pub rescale: bool,
+    /// The bandit's window: the last episodes of an environment that it considers.
     pub bandit_episodes: usize,
-    /// Chance of any arm.
+    /// Probability that the bandit chooses a random arm.
     pub bandit_epsilon: f64,
-    /// Share of sequences that are learned from as if the first arm had been played, whatever
-    /// arm it was: so the arm that counts learns from what the others find.
+    /// Share of sequences that are learned from as if the first arm had been played. Evaluation
+    /// plays the first arm, so that it learns from what the others find.
     pub exploit_share: f64,
-    /// What the task's rewards are multiplied by where values are learned: the values of rewards
-    /// that are small and far away would drown in what networks get wrong.
+    /// Factor on the task's rewards when values are learned. The values of small rewards far away
+    /// would be lost in the errors of the networks.
     pub reward_scale: f64,
-    /// What intrinsic rewards are multiplied by: a new place brings about 30 without it.
+    /// Factor on intrinsic rewards; without it a new place brings about 30.
     pub intrinsic_scale: f64,
-    /// Steps of intrinsic reward before the bootstrap; no more than `n_steps`, which counts for
-    /// the task's rewards.
+    /// Steps of intrinsic reward before the bootstrap; at most `n_steps`, which is for the task's
+    /// rewards.
     pub intrinsic_n_steps: usize,
-    /// How much the errors of intrinsic values count in priorities beside those of the task's
-    /// values, each relative to its mean.
+    /// Weight of the errors of intrinsic values in priorities, beside those of the task's values,
+    /// each relative to its mean.
     pub intrinsic_priority: f64,
-    /// What is new within an episode.
+    /// Novelty within an episode.
     pub episodic: EpisodicNovelty,
     /// Size of the embedding.
     pub embedding: usize,
     /// Outputs of the random network.
     pub rnd_features: usize,
-    /// At most so much does what is new over the run count (L).
+    /// Largest factor for novelty over the whole run (L).
     pub rnd_max: f64,
+    /// Train the random network's imitation on the last steps of each sequence only; null for all
+    /// of its trained steps.
+    pub rnd_last_steps: Option<usize>,
 }
 
 impl Default for Config {
@@ -87,7 +94,9 @@ impl Default for Config {
             lstm: 512,
             arms: 32,
             beta_max: 0.3,
+            beta: None,
             gamma_min: 0.99,
+            rescale: true,
             bandit_episodes: 90,
             bandit_epsilon: 0.5,
             exploit_share: 0.5,
@@ -99,6 +108,7 @@ impl Default for Config {
             embedding: 32,
             rnd_features: 64,
             rnd_max: 5.0,
+            rnd_last_steps: None,
         }
     }
 }
@@ -111,6 +121,24 @@ pub fn defaults() -> (ValueConfig, Config) {
         ..shared
     };
     (shared, Config::default())
+}
+
+impl Config {
+    /// Returns on the scale that values are learned on.
+    fn scaled(&self, returns: &Tensor) -> Tensor {
+        match self.rescale {
+            true => rescale(returns),
+            false => returns.shallow_clone(),
+        }
+    }
+
+    /// Learned values on the scale of rewards.
+    fn unscaled(&self, values: &Tensor) -> Tensor {
+        match self.rescale {
+            true => unscale(values),
+            false => values.shallow_clone(),
+        }
+    }
 }
 
 /// NGU for the spaces of an environment.
@@ -181,8 +209,8 @@ impl Values {
     }
 
     /// What an agent acts by: both on the scale of rewards, the second times β (`[B, 1]`).
-    fn mixed(&self, beta: &Tensor) -> Tensor {
-        unscale(&self.extrinsic) + unscale(&self.intrinsic) * beta
+    fn mixed(&self, beta: &Tensor, config: &Config) -> Tensor {
+        config.unscaled(&self.extrinsic) + config.unscaled(&self.intrinsic) * beta
     }
 }
 
@@ -228,6 +256,7 @@ impl Ngu {
         between("algo.embedding", config.embedding)?;
         between("algo.rnd_features", config.rnd_features)?;
         between("algo.intrinsic_n_steps", config.intrinsic_n_steps)?;
+        between("algo.rnd_last_steps", config.rnd_last_steps.unwrap_or(1))?;
         between("algo.episodic.neighbours", config.episodic.neighbours)?;
         let room = config.episodic.memory_steps;
         let enough = room >= config.episodic.neighbours && room <= 1 << 20;
@@ -244,7 +273,14 @@ impl Ngu {
             ("algo.intrinsic_scale", config.intrinsic_scale),
         ] {
             let good = scale > 0.0 && scale.is_finite();
-            require(good, key, scale, "over 0")?;
+            require(good, key, scale, "above 0")?;
+        }
+        for (key, beta) in [
+            ("algo.beta_max", config.beta_max),
+            ("algo.beta", config.beta.unwrap_or(0.0)),
+        ] {
+            let good = beta >= 0.0 && beta.is_finite();
+            require(good, key, beta, "0 or more")?;
         }
         let limit = config.rnd_max;
         require(limit >= 1.0, "algo.rnd_max", limit, "at least 1")?;
@@ -276,7 +312,8 @@ impl Ngu {
     /// β of every arm, `[arms]`.
     fn betas(&self, device: Device) -> Tensor {
         let (high, total) = (self.config.beta_max, self.config.arms);
-        let betas = (0..total).map(|arm| intrinsic_weight(high, arm, total) as f32);
+        let ladder = |arm| intrinsic_weight(high, arm, total);
+        let betas = (0..total).map(|arm| self.config.beta.unwrap_or_else(|| ladder(arm)) as f32);
         Tensor::from_slice(&betas.collect::<Vec<_>>()).to_device(device)
     }
 
@@ -298,8 +335,8 @@ impl Nets {
         let both = (&spaces.observation, &spaces.action);
         let (net, size, arms) = (&shared.net, config.lstm, config.arms);
         Ok(Self {
-            extrinsic: RecurrentQ::new(layout, net, "extrinsic.", both, size, arms)?,
-            intrinsic: RecurrentQ::new(layout, net, "intrinsic.", both, size, arms)?,
+            extrinsic: RecurrentQ::new(layout, net, "extrinsic.", both, size, arms, true)?,
+            intrinsic: RecurrentQ::new(layout, net, "intrinsic.", both, size, arms, true)?,
             rnd: RandomDistillation::new(layout, net, both.0, config.rnd_features)?,
             inverse: InverseModel::new(layout, net, both.0, both.1, config.embedding)?,
         })

@@ -34,11 +34,11 @@ impl Curious {
         let config = &self.algorithm.config;
         let arms = Tensor::from_slice(arms).to_device(device);
         let told = one_hot(&arms, config.arms);
-        let input = look(t, parts, nets.extrinsic.actions(), Some(told), device);
+        let input = look(t, parts, &nets.extrinsic, Some(told), device);
         let memories = Memories::from(|name| stored(parts, name, &[config.lstm], device));
         let (values, after) = no_grad(|| nets.forward(&self.params, &input, &memories));
         let beta = self.betas.index_select(0, &arms).unsqueeze(-1);
-        (values.mixed(&beta).get(0), after)
+        (values.mixed(&beta, config).get(0), after)
     }
 }
 

@@ -180,3 +180,36 @@ fn bandits_survive_in_the_memory() {
     assert_eq!(pulls_of(&state, 1), [(4, 0.5), (2, -1.0)]);
     assert_eq!(pulls_of(&state, 0), []);
 }
+
+#[test]
+fn one_arm_can_have_any_weight() {
+    let mut ngu = small(&Space::unbounded(&[1]));
+    let betas = |ngu: &Ngu| Vec::<f32>::try_from(ngu.betas(Device::Cpu)).unwrap();
+    let ladder = betas(&ngu);
+    assert_eq!([ladder[0], ladder[2]], [0.0, 0.3]);
+    ngu.config.arms = 1;
+    assert_eq!(betas(&ngu), [0.0]);
+    ngu.config.beta = Some(0.15);
+    assert_eq!(betas(&ngu), [0.15]);
+}
+
+/// Values 3 and 2 with β = ½: 4 as they are, and h⁻¹(3) + ½·h⁻¹(2) on the scale h.
+#[test]
+fn values_are_mixed_on_the_scale_of_rewards() {
+    let tensor = |value: f32| Tensor::from_slice(&[value]).reshape([1, 1]);
+    let values = Values {
+        extrinsic: tensor(3.0),
+        intrinsic: tensor(2.0),
+    };
+    let mixed = |rescale| {
+        let config = Config {
+            rescale,
+            ..Config::default()
+        };
+        values.mixed(&tensor(0.5), &config).double_value(&[0, 0])
+    };
+    assert_eq!(mixed(false), 4.0);
+    let expected = unscale(&tensor(3.0)) + unscale(&tensor(2.0)) * 0.5;
+    assert!((mixed(true) - expected.double_value(&[0, 0])).abs() < 1e-6);
+    assert!(mixed(true) > 15.0);
+}

@@ -6,17 +6,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EpisodicNovelty {
-    /// Places remembered of an episode; then the oldest is forgotten.
+    /// Places of an episode that are remembered; then the oldest is forgotten.
     pub memory_steps: usize,
-    /// Nearest places that are looked at (k).
+    /// Number of nearest neighbours (k).
     pub neighbours: usize,
-    /// How quickly likeness falls with distance (ε of the kernel).
+    /// Compare squared distances, as in the paper; false compares Euclidean distances, as in
+    /// MarltasCore.
+    pub squared: bool,
+    /// How quickly similarity falls with distance (ε of the kernel).
     pub kernel_epsilon: f64,
-    /// Distances below this, over the mean, count as none (ξ).
+    /// Distances below this, relative to the mean, count as 0 (ξ).
     pub cluster_distance: f64,
-    /// Keeps the denominator away from zero (c).
+    /// Keeps the denominator away from 0 (c).
     pub pseudo_counts: f64,
-    /// Likeness above which there is no reward at all (s_max).
+    /// Similarity above which there is no reward at all (s_max).
     pub max_similarity: f64,
 }
 
@@ -25,6 +28,7 @@ impl Default for EpisodicNovelty {
         Self {
             memory_steps: 1000,
             neighbours: 10,
+            squared: true,
             kernel_epsilon: 1e-4,
             cluster_distance: 0.008,
             pseudo_counts: 1e-3,
@@ -49,8 +53,8 @@ impl EpisodicNovelty {
         }
     }
 
-    /// The k smallest squared distances of a place to those remembered (one after the other);
-    /// `None` while there are fewer than k.
+    /// The k smallest distances of a place to those remembered (one after the other), squared or
+    /// not; `None` while there are fewer than k.
     pub fn nearest(&self, place: &[f32], memory: &[f32]) -> Option<Vec<f32>> {
         let remembered = memory.chunks_exact(place.len());
         let mut distances: Vec<f32> = remembered
@@ -65,6 +69,9 @@ impl EpisodicNovelty {
         }
         distances.select_nth_unstable_by(k - 1, f32::total_cmp);
         distances.truncate(k);
+        if !self.squared {
+            distances.iter_mut().for_each(|d| *d = d.sqrt());
+        }
         Some(distances)
     }
 }
@@ -94,5 +101,13 @@ mod tests {
         nearest.sort_by(f32::total_cmp);
         assert_eq!(nearest, [0.0, 1.0]);
         assert_eq!(novelty.nearest(&[0.0, 0.0], &memory[..2]), None);
+        let euclidean = EpisodicNovelty {
+            squared: false,
+            neighbours: 3,
+            ..novelty
+        };
+        let mut nearest = euclidean.nearest(&[0.0, 0.0], &memory).unwrap();
+        nearest.sort_by(f32::total_cmp);
+        assert_eq!(nearest, [0.0, 1.0, 5.0]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use starling_nets::{Layout, Params, Tensor, no_grad};
+use starling_nets::{Kind, Layout, Params, Tensor, no_grad};
 use starling_replay::SequenceConfig;
 
 use super::R2d2;
@@ -26,7 +26,7 @@ impl R2d2 {
         inputs: &SequenceInputs,
     ) -> Compared {
         let (net, size) = (&self.net, self.config.lstm);
-        let input = inputs.whole(net.actions(), None);
+        let input = inputs.whole(net, None);
         let values = |params: &Params| {
             let stored = (inputs.stored("hidden", size), inputs.stored("cell", size));
             unroll(&input, inputs.burn_in(), stored, |input, state| {
@@ -73,8 +73,13 @@ impl SequenceMethod for R2d2 {
             Some(delta) => huber(&errors, delta),
         };
         let sizes = errors.detach().abs();
+        let losses = losses * inputs.weights();
         Losses {
-            loss: mean_counted(&(losses * inputs.weights()), mask),
+            loss: match self.config.sum_over_time {
+                false => mean_counted(&losses, mask),
+                // What does not count has an error, and so a loss, of 0.
+                true => losses.sum(Kind::Float) / inputs.sequences() as f64,
+            },
             numbers: vec![mean_counted(&sizes, mask), mean_counted(&taken, mask)],
             errors: sizes,
             seen: None,

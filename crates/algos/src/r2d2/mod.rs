@@ -3,12 +3,11 @@
 //!
 //! Sequences begin with the recurrent state that the actor had, and with a burn-in that only
 //! warms it up, for the online and the target network each. Targets are of n steps, double and on
-//! the paper's scale h; priorities mix the largest and the mean error of a sequence. The network
-//! sees the previous action and reward.
+//! the paper's scale h; priorities mix the largest and the mean error of a sequence.
 //!
-//! Defaults are those of rlpyt's R2D1 and the paper. Where we differ: an episode that was cut off
-//! is bootstrapped from its final observation; actors' priorities have no target network, and
-//! bootstrap an episode that was cut off from the value before its end.
+//! Defaults are those of rlpyt's R2D1 and the paper. Where we differ: a truncated episode is
+//! bootstrapped from its final observation; actors compute priorities without a target network, and
+//! bootstrap a truncated episode from the value before its end.
 
 mod loss;
 mod policy;
@@ -37,10 +36,15 @@ pub struct Config {
     pub sequence: SequenceConfig,
     /// Size of the LSTM.
     pub lstm: usize,
+    /// Feed the previous action and reward to the LSTM; RELA's does not see them.
+    pub last_action_reward: bool,
     /// Learn values on the scale h(x) = sign(x)(√(|x| + 1) − 1) + εx.
     pub rescale: bool,
     /// Where the loss turns from square to linear; null for the squared error.
     pub huber_delta: Option<f64>,
+    /// The loss is the sum over the steps of a sequence, averaged over sequences (RELA); false
+    /// averages over all steps.
+    pub sum_over_time: bool,
 }
 
 impl Default for Config {
@@ -48,8 +52,10 @@ impl Default for Config {
         Self {
             sequence: SequenceConfig::default(),
             lstm: 512,
+            last_action_reward: true,
             rescale: true,
             huber_delta: None,
+            sum_over_time: false,
         }
     }
 }
@@ -112,7 +118,7 @@ impl R2d2 {
         let good = (1..=1 << 16).contains(&size);
         require(good, "algo.lstm", size, "between 1 and 65536")?;
         let delta = config.huber_delta.unwrap_or(1.0);
-        require(delta > 0.0, "algo.huber_delta", delta, "over 0")?;
+        require(delta > 0.0, "algo.huber_delta", delta, "above 0")?;
         let misfit = |what: &str| Err(ConfigError::Misfit(format!("r2d2 cannot be used {what}")));
         if shared.munchausen.is_some() {
             return misfit("with algo.munchausen");
@@ -122,7 +128,8 @@ impl R2d2 {
         }
         let mut layout = Layout::default();
         let both = (&spaces.observation, &spaces.action);
-        let net = RecurrentQ::new(&mut layout, &shared.net, "", both, size, 0);
+        let last = config.last_action_reward;
+        let net = RecurrentQ::new(&mut layout, &shared.net, "", both, size, 0, last);
         match net {
             Err(ShapeMismatch(reason)) => misfit(&format!("here: {reason}")),
             Ok(net) => Ok(Self {

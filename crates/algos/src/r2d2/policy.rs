@@ -12,7 +12,7 @@ use crate::recurrent::{Decided, begin, decide, keep, look, remember_reward, stor
 use crate::value_based::{ahead, mask};
 use crate::{Acting, Part, Policy};
 
-/// Acts greedily, or by chance at random.
+/// Acts greedily, or with probability ε at random.
 pub(super) struct Remembering {
     algorithm: R2d2,
     params: Params,
@@ -35,7 +35,7 @@ impl Remembering {
     /// Values `[B, A]` of row `t` of the rollouts side by side, and the memories after it.
     fn values(&self, t: usize, parts: &[Part<'_>]) -> (Tensor, (Tensor, Tensor)) {
         let (net, device) = (&self.algorithm.net, self.device);
-        let input = look(t, parts, net.actions(), None, device);
+        let input = look(t, parts, net, None, device);
         let memory = |name| stored(parts, name, &[self.algorithm.config.lstm], device);
         let memory = (memory("hidden"), memory("cell"));
         let (values, after) = no_grad(|| net.forward(&self.params, &input, &memory));

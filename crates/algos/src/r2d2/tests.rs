@@ -6,7 +6,7 @@ use starling_replay::{Layout as Rows, Replay, ReplayConfig};
 use starling_tree::{Array, Tree};
 
 use super::*;
-use crate::recurrent::{SequenceInputs, acts_as_alone, leaf};
+use crate::recurrent::{SequenceInputs, SequenceMethod as _, acts_as_alone, leaf};
 use crate::{Acting, Part};
 
 fn algorithm() -> R2d2 {
@@ -116,6 +116,7 @@ fn unbroken(learner: &SequenceLearner<R2d2>, rollout: &Rollout) -> Tensor {
         rewards: rewards * (starts.ones_like() - &starts),
         extra: None,
         starts,
+        legal: None,
     };
     let zero = || Tensor::zeros([1, 5], (Kind::Float, cpu));
     let (values, _) = net.forward(&learner.nets.online.params, &input, &(zero(), zero()));
@@ -195,4 +196,105 @@ fn actors_see_errors_on_the_learned_scale() {
         let given = f64::from(priorities[t]);
         assert!((given - expected).abs() < 1e-4, "{t}: {given}, {expected}");
     }
+}
+
+/// A sum over time is the mean over all counted steps times their number per sequence.
+#[test]
+fn the_loss_can_be_a_sum_over_time() {
+    let mean = algorithm();
+    let mut sum = algorithm();
+    sum.config.sum_over_time = true;
+    let learner = SequenceLearner::new(mean.clone(), 1, Device::Cpu);
+    let mut policy = mean.policy(Device::Cpu);
+    policy.load(&learner.weights()).unwrap();
+    let rollout = rollout(&mut *policy);
+    let Experience::Transitions(needs) = mean.experience() else {
+        panic!("r2d2 has a replay");
+    };
+    let config = ReplayConfig {
+        capacity_steps: 100,
+        ..needs.replay
+    };
+    let replay = Replay::new(config, Rows::of_rollout(&rollout, 1)).unwrap();
+    replay.insert(&rollout, 0, None).unwrap();
+    let batch = replay.sample_sequences(64, 0.6, &mut stream(1, "replay", 0));
+    let batch = batch.unwrap();
+    let counted: f32 = batch.mask.as_slice::<f32>().iter().sum();
+    let inputs = SequenceInputs::new(&batch, 4, Device::Cpu);
+    inputs.load(&batch, &[0; 64]);
+    let (online, target) = (&learner.nets.online.params, &learner.nets.target);
+    let [mean, sum] = [mean, sum].map(|method| {
+        let losses = method.losses(online, target, &inputs);
+        losses.loss.double_value(&[])
+    });
+    let expected = mean * f64::from(counted) / 64.0;
+    assert!(
+        (sum - expected).abs() < 1e-5 * expected,
+        "{sum}, {expected}"
+    );
+}
+
+/// With all advantages 0 but one, which is illegal, the values of actors and learner are V.
+#[test]
+fn actors_and_learner_know_the_legal_actions() {
+    let spaces = Spaces {
+        observation: Space::unbounded(&[1]),
+        action: Space::Discrete { n: 2 },
+        legal_actions: Some(2),
+        frame_stack: None,
+    };
+    let (mut shared, mut config) = defaults();
+    shared.net = QNetConfig {
+        hidden: Some(vec![]),
+        dueling: true,
+        dueling_legal: true,
+        ..QNetConfig::default()
+    };
+    shared.epsilon_ladder = Some(crate::value_based::Ladder {
+        base: 0.0,
+        ..Default::default()
+    });
+    (shared.n_steps, shared.gamma) = (1, 0.5);
+    config.lstm = 1;
+    config.rescale = false;
+    let algorithm = R2d2::new(shared, config, &spaces).unwrap();
+    let mut params = starling_nets::Params::zeros(&algorithm.layout, Device::Cpu);
+    let count = params.to_vec().len();
+    let mut weights = vec![0.0; count];
+    // The biases of the head: two advantages, and behind one more weight the value.
+    let last = count - 1;
+    (weights[last - 2], weights[last]) = (100.0, 3.0);
+    params.load_slice(&weights).unwrap();
+    let named: Vec<String> = params.named().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(
+        named[named.len() - 3..],
+        ["advantage.bias", "value.weight", "value.bias"]
+    );
+    let mut policy = algorithm.policy(Device::Cpu);
+    policy.load(&weights).unwrap();
+    let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
+    let (records, memory) = (policy.records(), policy.state());
+    let mut rollout = Rollout::new(4, 1, &obs, &action, Some(2), &records, &memory);
+    rollout.legal = Some(Array::from_slice(&[1u8, 0].repeat(5), &[5, 1, 2]));
+    let mut state = Tree::zeros(&memory, &[1]);
+    let mut rngs = [stream(1, "policy", 0)];
+    let mut acting = Acting {
+        explore: true,
+        env_steps: 0,
+        first_env: 0,
+        total_envs: 1,
+        rngs: &mut rngs,
+        state: &mut state,
+    };
+    for t in 0..4 {
+        policy.act(t, &mut rollout, acting.reborrow());
+    }
+    let part = Part {
+        rollout: &mut rollout,
+        acting,
+    };
+    policy.finish(0, &mut [part]);
+    // 0 + ½·3 − 3, and not what 50 less would give.
+    let priorities = leaf(&rollout.policy, "priority").unwrap();
+    assert_eq!(priorities.as_slice::<f32>(), [1.5; 4]);
 }

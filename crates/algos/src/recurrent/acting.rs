@@ -5,7 +5,9 @@
 
 use rand::RngExt as _;
 use starling_envs::Rollout;
-use starling_nets::{Device, Kind, RecurrentInput, Tensor, tensor_of, tree_of};
+use starling_nets::{
+    Device, Kind, RecurrentInput, RecurrentQ, Tensor, tensor_of, tensor_of_view, tree_of,
+};
 use starling_tree::{Array, Tree};
 
 use crate::Part;
@@ -32,14 +34,14 @@ pub(crate) fn begin(t: usize, parts: &mut [Part<'_>]) {
 pub(crate) fn look(
     t: usize,
     parts: &[Part<'_>],
-    actions: usize,
+    net: &RecurrentQ,
     extra: Option<Tensor>,
     device: Device,
 ) -> RecurrentInput {
     let seen = parts
         .iter()
         .map(|part| tree_of(&part.rollout.obs, &[t], device));
-    let actions = stored(parts, "action", &[actions], device);
+    let actions = stored(parts, "action", &[net.actions()], device);
     let rewards = stored(parts, "reward", &[], device);
     RecurrentInput {
         obs: join(seen.collect()),
@@ -48,7 +50,20 @@ pub(crate) fn look(
         starts: rewards.zeros_like().unsqueeze(0),
         rewards: rewards.unsqueeze(0),
         extra: extra.map(|extra| extra.unsqueeze(0)),
+        legal: match net.wants_legal() {
+            true => legal_at(t, parts, device).map(|legal| legal.unsqueeze(0)),
+            false => None,
+        },
     }
+}
+
+/// Legal actions `[B, A]` of row `t` of the rollouts, if they have any.
+fn legal_at(t: usize, parts: &[Part<'_>], device: Device) -> Option<Tensor> {
+    let each = parts.iter().map(|part| {
+        let legal = part.rollout.legal.as_ref()?.at(&[t]);
+        Some(tensor_of_view(legal, device))
+    });
+    Some(side_by_side(each.collect::<Option<Vec<_>>>()?))
 }
 
 /// A part of the memories of all rollouts, `[B, item]`.
@@ -70,12 +85,15 @@ pub(crate) fn stored(parts: &[Part<'_>], name: &str, item: &[usize], device: Dev
 pub(crate) fn keep(parts: &mut [Part<'_>], name: &str, rows: &Array) {
     let mut rest = rows.bytes();
     for part in parts {
-        if let Some(Tree::Leaf(place)) = part.acting.state.get_mut(name) {
-            let (own, others) = rest.split_at(place.bytes().len().min(rest.len()));
-            place.bytes_mut()[..own.len()].copy_from_slice(own);
-            rest = others;
-        }
+        let Some(Tree::Leaf(place)) = part.acting.state.get_mut(name) else {
+            debug_assert!(false, "the policy's memory has '{name}'");
+            continue;
+        };
+        let (own, others) = rest.split_at(place.bytes().len());
+        place.bytes_mut().copy_from_slice(own);
+        rest = others;
     }
+    debug_assert!(rest.is_empty(), "one row for each environment");
 }
 
 /// What was chosen for one rollout, with values `[B]` each.

@@ -1,6 +1,6 @@
 //! A batch of sequences in memory that stays where it is.
 
-use starling_nets::{Device, Kind, RecurrentInput, Staging, Tensor, previous_actions};
+use starling_nets::{Device, Kind, RecurrentInput, RecurrentQ, Staging, Tensor, previous_actions};
 use starling_replay::SequenceBatch;
 use starling_tree::{Array, DType, Spec, Tree};
 
@@ -26,7 +26,7 @@ pub(crate) struct SequenceInputs {
     bootstrap: Staging,
     state: Tree<Staging>,
     weights: Staging,
-    /// The chance of one update, a byte per sequence.
+    /// Random numbers of one update, a byte per sequence.
     chance: Staging,
 }
 
@@ -58,7 +58,7 @@ impl SequenceInputs {
         }
     }
 
-    /// Takes over a batch of the same shape and the chance of one update.
+    /// Takes over a batch of the same shape and the random numbers of one update.
     pub(crate) fn load(&self, batch: &SequenceBatch, chance: &[u8]) {
         for (columns, arrays) in [
             (&self.obs, &batch.obs),
@@ -117,15 +117,19 @@ impl SequenceInputs {
         })
     }
 
-    /// What a network with `actions` sees of all positions.
-    pub(crate) fn whole(&self, actions: usize, extra: Option<Tensor>) -> RecurrentInput {
+    /// What a network sees of all positions.
+    pub(crate) fn whole(&self, net: &RecurrentQ, extra: Option<Tensor>) -> RecurrentInput {
         let starts = self.resets.tensor().to_kind(Kind::Float);
         RecurrentInput {
             obs: self.obs.map(|column| column.tensor().flatten(0, 1)),
-            actions: previous_actions(self.prev_actions.tensor(), &starts, actions),
+            actions: previous_actions(self.prev_actions.tensor(), &starts, net.actions()),
             rewards: self.prev_rewards.tensor().shallow_clone(),
             extra,
             starts,
+            legal: match (&self.legal, net.wants_legal()) {
+                (Some(legal), true) => Some(legal.tensor().shallow_clone()),
+                _ => None,
+            },
         }
     }
 
@@ -180,7 +184,7 @@ impl SequenceInputs {
         self.weights.tensor()
     }
 
-    /// True for the sequences whose chance was not 0, `[B]`.
+    /// True for the sequences whose random byte is not 0, `[B]`.
     pub(crate) fn chance(&self) -> Tensor {
         self.chance.tensor().ne(0)
     }

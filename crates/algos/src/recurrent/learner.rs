@@ -30,7 +30,7 @@ pub(crate) trait SequenceMethod: Send + 'static {
     /// How episodes are cut into sequences.
     fn sequence(&self) -> &SequenceConfig;
 
-    /// The chance of one update, a byte for each of its sequences.
+    /// Random numbers of one update, a byte for each of its sequences.
     fn draw(&self, sequences: usize, _rng: &mut Rng) -> Vec<u8> {
         vec![0; sequences]
     }
@@ -159,9 +159,8 @@ impl<M: SequenceMethod> Learner for SequenceLearner<M> {
         self.nets
             .updated(shared.target_every_updates, shared.target_tau);
         let mut known = vec![("learning_rate", learning_rate)];
-        if shared.epsilon_ladder.is_none() {
-            known.push(("epsilon", shared.decayed_epsilon(progress.env_steps)));
-        }
+        let epsilon = shared.common_epsilon(progress.env_steps);
+        known.extend(epsilon.map(|epsilon| ("epsilon", epsilon)));
         Ok(Started::new(move || {
             let numbers = array_of(&numbers);
             let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));

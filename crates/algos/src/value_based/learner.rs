@@ -62,7 +62,7 @@ impl Inputs {
         }
     }
 
-    /// Takes over a batch of the same shape and the chance of one update.
+    /// Takes over a batch of the same shape and the random numbers of one update.
     fn load(&mut self, batch: &TransitionBatch, draws: Draws) {
         for (columns, arrays) in [(&self.obs, &batch.obs), (&self.next_obs, &batch.next_obs)] {
             let arrays = arrays.leaves().into_iter();
@@ -104,7 +104,7 @@ impl Inputs {
     }
 }
 
-/// All chance of one update, drawn before it.
+/// All random numbers of one update, drawn before it.
 struct Draws {
     noise: Option<Tensor>,
     fractions: Option<Tensor>,
@@ -133,7 +133,7 @@ impl<M: Method> ValueLearner<M> {
         }
     }
 
-    /// The chance of one update on `size` transitions.
+    /// The random numbers of one update on `size` transitions.
     fn draw(&mut self, size: usize) -> Draws {
         let (method, device) = (&self.method, self.device);
         let length = method.net().0.head().noise;
@@ -200,15 +200,13 @@ fn following<M: Method>(
         inputs.noise(2),
         inputs.fractions(parts.predicted, parts.following),
     );
-    let judge = |obs| method.outputs(target, obs, noise.as_ref(), fractions.as_ref());
-    let outputs = judge(&next);
+    let judge = |obs, legal| method.outputs(target, obs, noise.as_ref(), fractions.as_ref(), legal);
+    let outputs = judge(&next, next_legal);
     if let Some(munchausen) = &config.munchausen {
         let values = mask(method.values(&outputs), next_legal);
         let obs = inputs.obs.map(|column| column.tensor().shallow_clone());
-        let now = mask(
-            method.values(&judge(&obs)),
-            inputs.legal.as_ref().map(Staging::tensor),
-        );
+        let legal = inputs.legal.as_ref().map(Staging::tensor);
+        let now = mask(method.values(&judge(&obs, legal)), legal);
         let bonus = munchausen.bonus(&now, &inputs.actions());
         return (munchausen.soft_value(&outputs, &values), returns + bonus);
     }
@@ -218,7 +216,8 @@ fn following<M: Method>(
             let first = parts.predicted + parts.following;
             let fractions = inputs.fractions(first, parts.choosing);
             let noise = inputs.noise(1);
-            method.values(&method.outputs(online, &next, noise.as_ref(), fractions.as_ref()))
+            let (noise, fractions) = (noise.as_ref(), fractions.as_ref());
+            method.values(&method.outputs(online, &next, noise, fractions, next_legal))
         }
     };
     let best = mask(values, next_legal).argmax(-1, true);
@@ -237,7 +236,8 @@ fn errors<M: Method>(
     let obs = inputs.obs.map(|column| column.tensor().shallow_clone());
     let noise = inputs.noise(0);
     let fractions = inputs.fractions(0, method.fractions().predicted);
-    let outputs = method.outputs(online, &obs, noise.as_ref(), fractions.as_ref());
+    let legal = inputs.legal.as_ref().map(Staging::tensor);
+    let outputs = method.outputs(online, &obs, noise.as_ref(), fractions.as_ref(), legal);
     let taken = pick(&outputs, &inputs.actions());
     let discounts = inputs.discounts.tensor();
     let errors = method.errors(&taken, fractions.as_ref(), &following, &returns, discounts);
@@ -298,9 +298,8 @@ impl<M: Method> Learner for ValueLearner<M> {
         self.nets
             .updated(config.target_every_updates, config.target_tau);
         let mut known = vec![("learning_rate", learning_rate)];
-        if config.epsilon_ladder.is_none() {
-            known.push(("epsilon", config.decayed_epsilon(progress.env_steps)));
-        }
+        let epsilon = config.common_epsilon(progress.env_steps);
+        known.extend(epsilon.map(|epsilon| ("epsilon", epsilon)));
         Ok(Started::new(move || {
             let numbers = array_of(&numbers);
             let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));

@@ -22,75 +22,113 @@ use starling_replay::{PriorityConfig, RateConfig, ReplayConfig};
 use starling_tree::Tree;
 
 use crate::config::{ConfigError, refuse, require, require_schedule};
-use crate::ops::{Munchausen, apex_ladder, linear_decay};
+use crate::ops::{Munchausen, apex_ladder, linear_decay, log_spaced};
 use crate::{Algorithm, Experience, Learner, Policy, ReplayNeeds, Spaces};
 
 /// Settings that all algorithms of action values over transitions have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ValueConfig {
-    /// Steps of each environment between two looks at the replay.
+    /// Steps of each environment per rollout; learning happens between rollouts.
     pub rollout_steps: usize,
     /// Transitions per update.
     pub batch_size: usize,
-    /// Steps collected before learning begins.
+    /// Steps collected before learning starts.
     pub learning_starts_steps: u64,
     /// How often each step is used on average: batch_size · updates / steps. null: neither side
     /// waits for the other.
     pub replay_ratio: Option<f64>,
-    /// Steps kept in the replay.
+    /// Capacity of the replay in steps.
     pub capacity_steps: usize,
-    /// Keep observations compressed: less memory, slower draws.
+    /// Store observations compressed: less memory, slower draws.
     pub compress: bool,
-    /// Bytes that the replay may take; null for as many as it needs.
+    /// Memory limit of the replay in bytes; null for no limit.
     pub memory_limit_bytes: Option<u64>,
     /// Steps of reward before the bootstrap (n).
     pub n_steps: usize,
     /// Discount per step (γ).
     pub gamma: f64,
-    /// Step size, possibly a schedule.
+    /// Learning rate, possibly a schedule.
     pub learning_rate: Schedule,
-    /// How gradients become steps; rlpyt's Adam has eps = 0.01 / batch_size.
+    /// The optimiser; rlpyt's Adam has eps = 0.01 / batch_size.
     pub optimizer: OptimizerConfig,
-    /// Largest norm of a gradient; null for any.
+    /// Largest norm of a gradient; null for no limit.
     pub clip_norm: Option<f64>,
     /// Choose the next action with the online network, value it with the target network.
     pub double: bool,
-    /// Updates between two copies to the target network.
+    /// Updates between two updates of the target network.
     pub target_every_updates: u64,
-    /// Share of the way to the online network that the target goes each time; 1 copies it.
+    /// How far the target network moves towards the online network each time (τ); 1 copies it.
     pub target_tau: f64,
     /// Munchausen targets; null for the usual ones.
     pub munchausen: Option<Munchausen>,
-    /// Draw transitions by their error; null draws uniformly.
+    /// Prioritised replay: draw transitions by their error; null draws uniformly.
     pub priority: Option<PriorityConfig>,
-    /// Exponent of importance weights (β) over the run.
+    /// Exponent of importance weights (β), possibly a schedule.
     pub priority_beta: Schedule,
-    /// New steps come with the error that the actor saw (Ape-X); false gives them the largest
-    /// priority so far.
+    /// New steps get the error that the actor computed (Ape-X); false gives them
+    /// `priority.initial_priority`.
     pub actor_priorities: bool,
-    /// Chance of a random action at the beginning.
+    /// Probability of a random action (ε) at the start.
     pub epsilon_start: f64,
-    /// Chance of a random action after the decay.
+    /// Probability of a random action after the decay.
     pub epsilon_end: f64,
-    /// Steps over which it falls.
+    /// Steps for which ε stays at `epsilon_start` before it decays.
+    pub epsilon_hold_steps: u64,
+    /// Steps over which ε decays.
     pub epsilon_decay_steps: u64,
-    /// A chance of its own for each environment (Ape-X), instead of the decay.
+    /// ε decays to another value in each environment (rlpyt), instead of `epsilon_end`.
+    pub epsilon_spread: Option<Spread>,
+    /// A constant ε for each environment (Ape-X), instead of the decay.
     pub epsilon_ladder: Option<Ladder>,
-    /// Chance of a random action in evaluation.
+    /// Probability of a random action in evaluation.
     pub epsilon_eval: f64,
+    /// Steps between two draws of the noise that actors explore with, counted from the start of
+    /// each rollout; only with `net.noisy_sigma`.
+    pub noise_every_steps: usize,
     /// The network.
     pub net: QNetConfig,
 }
 
-/// Ape-X's ladder: environment i of N acts at random with chance base^(1 + α·i/(N − 1)).
+/// ε after the decay, from `low` for the first environment to `high` for the last, evenly spaced
+/// in the logarithm.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Spread {
+    /// ε of the first environment.
+    pub low: f64,
+    /// ε of the last environment.
+    pub high: f64,
+}
+
+impl Default for Spread {
+    fn default() -> Self {
+        Self {
+            low: 0.0005,
+            high: 0.1,
+        }
+    }
+}
+
+/// Ape-X's ladder: environment i of N has ε = base^(1 + α·i/(N − 1)). Base and α can move over the
+/// run, as in MarltasCore.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ladder {
-    /// Chance of the first environment.
+    /// ε of the first environment.
     pub base: f64,
     /// How steep the ladder is (α).
     pub alpha: f64,
+    /// Base after `move_steps`; null keeps `base`.
+    pub base_end: Option<f64>,
+    /// α after `move_steps`; null keeps `alpha`.
+    pub alpha_end: Option<f64>,
+    /// Steps over which base and α move to their end values.
+    pub move_steps: u64,
+    /// Smallest ε.
+    pub min: f64,
+    /// Divide by N instead of N − 1: no environment stands on the last rung.
+    pub open_end: bool,
 }
 
 impl Default for Ladder {
@@ -98,7 +136,26 @@ impl Default for Ladder {
         Self {
             base: 0.4,
             alpha: 7.0,
+            base_end: None,
+            alpha_end: None,
+            move_steps: 0,
+            min: 0.0,
+            open_end: false,
         }
+    }
+}
+
+impl Ladder {
+    /// ε of environment `env` of `envs`.
+    fn epsilon(&self, env_steps: u64, env: usize, envs: usize) -> f64 {
+        let now = |start: f64, end: Option<f64>| match end {
+            Some(end) => linear_decay(start, end, self.move_steps, env_steps),
+            None => start,
+        };
+        let base = now(self.base, self.base_end);
+        let alpha = now(self.alpha, self.alpha_end);
+        let rungs = envs + usize::from(self.open_end);
+        apex_ladder(base, alpha, env, rungs).max(self.min)
     }
 }
 
@@ -129,9 +186,12 @@ impl Default for ValueConfig {
             actor_priorities: false,
             epsilon_start: 1.0,
             epsilon_end: 0.01,
+            epsilon_hold_steps: 0,
             epsilon_decay_steps: 1_000_000,
+            epsilon_spread: None,
             epsilon_ladder: None,
             epsilon_eval: 0.001,
+            noise_every_steps: 1,
             net: QNetConfig::default(),
         }
     }
@@ -144,6 +204,7 @@ impl ValueConfig {
         at_least_one("algo.rollout_steps", self.rollout_steps)?;
         at_least_one("algo.batch_size", self.batch_size)?;
         at_least_one("algo.n_steps", self.n_steps)?;
+        at_least_one("algo.noise_every_steps", self.noise_every_steps)?;
         let every = self.target_every_updates as usize;
         at_least_one("algo.target_every_updates", every)?;
         let share =
@@ -153,7 +214,7 @@ impl ValueConfig {
         share("algo.epsilon_start", self.epsilon_start)?;
         share("algo.epsilon_end", self.epsilon_end)?;
         share("algo.epsilon_eval", self.epsilon_eval)?;
-        let over_zero = |key, value: f64| require(value > 0.0, key, value, "over 0");
+        let over_zero = |key, value: f64| require(value > 0.0, key, value, "above 0");
         over_zero("algo.clip_norm", self.clip_norm.unwrap_or(1.0))?;
         let ratio = self.replay_ratio.unwrap_or(1.0);
         over_zero("algo.replay_ratio", ratio)?;
@@ -162,9 +223,34 @@ impl ValueConfig {
         require_schedule("algo.priority_beta", &self.priority_beta, 1.0)?;
         if let Some(ladder) = &self.epsilon_ladder {
             share("algo.epsilon_ladder.base", ladder.base)?;
-            let alpha = ladder.alpha;
-            let good = alpha >= 0.0 && alpha.is_finite();
-            require(good, "algo.epsilon_ladder.alpha", alpha, "0 or more")?;
+            let end = ladder.base_end.unwrap_or(0.0);
+            share("algo.epsilon_ladder.base_end", end)?;
+            share("algo.epsilon_ladder.min", ladder.min)?;
+            let steep = |key, alpha: f64| {
+                let good = alpha >= 0.0 && alpha.is_finite();
+                require(good, key, alpha, "0 or more")
+            };
+            steep("algo.epsilon_ladder.alpha", ladder.alpha)?;
+            let end = ladder.alpha_end.unwrap_or(0.0);
+            steep("algo.epsilon_ladder.alpha_end", end)?;
+        }
+        if let Some(spread) = &self.epsilon_spread {
+            let (low, high) = (spread.low, spread.high);
+            let good = low > 0.0 && low <= 1.0;
+            require(
+                good,
+                "algo.epsilon_spread.low",
+                low,
+                "above 0 and at most 1",
+            )?;
+            let good = (low..=1.0).contains(&high);
+            let allowed = "between epsilon_spread.low and 1";
+            require(good, "algo.epsilon_spread.high", high, allowed)?;
+            if self.epsilon_ladder.is_some() {
+                let message = "algo.epsilon_spread and algo.epsilon_ladder exclude each other: \
+                               set one of them to null";
+                return Err(ConfigError::Misfit(message.into()));
+            }
         }
         if let Some(munchausen) = &self.munchausen {
             over_zero("algo.munchausen.temperature", munchausen.temperature)?;
@@ -176,25 +262,37 @@ impl ValueConfig {
             require(n == 1, "algo.n_steps", n, "1 with Munchausen targets")?;
         }
         if self.actor_priorities && self.priority.is_none() {
-            let message = "algo.actor_priorities needs algo.priority: a uniform replay has none";
+            let message = "algo.actor_priorities needs algo.priority: a uniform replay has no \
+                           priorities";
             return Err(ConfigError::Misfit(message.into()));
         }
         refuse(self.optimizer.problem())?;
         refuse(self.net.problem())
     }
 
-    /// Chance of a random action of one environment in training.
+    /// Probability of a random action of one environment in training.
     pub(crate) fn epsilon(&self, env_steps: u64, env: usize, envs: usize) -> f64 {
-        match &self.epsilon_ladder {
-            Some(ladder) => apex_ladder(ladder.base, ladder.alpha, env, envs),
-            None => self.decayed_epsilon(env_steps),
+        match (&self.epsilon_ladder, &self.epsilon_spread) {
+            (Some(ladder), _) => ladder.epsilon(env_steps, env, envs),
+            (None, Some(spread)) => {
+                let end = log_spaced(spread.low, spread.high, env, envs);
+                self.decayed_epsilon(end, env_steps)
+            }
+            (None, None) => self.decayed_epsilon(self.epsilon_end, env_steps),
         }
     }
 
-    /// Chance of a random action without a ladder.
-    pub(crate) fn decayed_epsilon(&self, env_steps: u64) -> f64 {
-        let (start, end) = (self.epsilon_start, self.epsilon_end);
-        linear_decay(start, end, self.epsilon_decay_steps, env_steps)
+    /// [`epsilon`](ValueConfig::epsilon) of all environments, if they have the same.
+    pub(crate) fn common_epsilon(&self, env_steps: u64) -> Option<f64> {
+        let common = self.epsilon_ladder.is_none() && self.epsilon_spread.is_none();
+        common.then(|| self.decayed_epsilon(self.epsilon_end, env_steps))
+    }
+
+    fn decayed_epsilon(&self, end: f64, env_steps: u64) -> f64 {
+        match env_steps.checked_sub(self.epsilon_hold_steps) {
+            None => self.epsilon_start,
+            Some(steps) => linear_decay(self.epsilon_start, end, self.epsilon_decay_steps, steps),
+        }
     }
 
     /// The replay of transitions and how it is used, for observations of a number of frames.
@@ -235,13 +333,15 @@ pub(crate) trait Method: Send + Sync + 'static {
     }
 
     /// The network's numbers `[N, A, W]` for observations `[N, ..]`, with noise `[N or 1, ..]`
-    /// and fractions `[N or 1, W]` if it has them.
+    /// and fractions `[N or 1, W]` if it has them, and legal actions `[N, A]` if its head wants
+    /// them.
     fn outputs(
         &self,
         params: &Params,
         obs: &Tree<Tensor>,
         noise: Option<&Tensor>,
         fractions: Option<&Tensor>,
+        legal: Option<&Tensor>,
     ) -> Tensor;
 
     /// Expected returns `[.., A]` from numbers `[.., A, W]`.
@@ -368,5 +468,76 @@ pub(crate) fn mask(values: Tensor, legal: Option<&Tensor>) -> Tensor {
     match legal {
         Some(legal) => values.masked_fill(&legal.eq(0), ILLEGAL),
         None => values,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(ours: f64, expected: f64) {
+        assert!((ours - expected).abs() < 1e-6, "{ours} is not {expected}");
+    }
+
+    /// Computed by an independent script (MarltasCore's formula without its noise).
+    #[test]
+    fn a_moving_ladder_by_numbers() {
+        let config = ValueConfig {
+            epsilon_ladder: Some(Ladder {
+                base: 0.7,
+                alpha: 7.0,
+                base_end: Some(0.1),
+                alpha_end: Some(3.0),
+                move_steps: 30_000,
+                min: 0.02,
+                open_end: true,
+            }),
+            ..ValueConfig::default()
+        };
+        config.check().unwrap();
+        let start = [
+            0.7, 0.530419, 0.40192, 0.304551, 0.230771, 0.174864, 0.132502, 0.100402, 0.076079,
+        ];
+        let end = [0.1, 0.046416, 0.021544, 0.02, 0.02, 0.02, 0.02, 0.02, 0.02];
+        for env in 0..9 {
+            close(config.epsilon(0, env, 9), start[env]);
+            close(config.epsilon(30_000, env, 9), end[env]);
+            close(config.epsilon(1 << 40, env, 9), end[env]);
+        }
+        // Half-way the base is .4 and α is 5.
+        close(
+            config.epsilon(15_000, 3, 9),
+            0.4f64.powf(1.0 + 5.0 * 3.0 / 9.0),
+        );
+        assert_eq!(config.common_epsilon(0), None);
+    }
+
+    /// rlpyt: 1 for the first 50 steps, then down to each environment's own value after 100 more.
+    #[test]
+    fn epsilon_can_be_held_and_spread() {
+        let mut config = ValueConfig {
+            epsilon_hold_steps: 50,
+            epsilon_decay_steps: 100,
+            epsilon_end: 0.5,
+            ..ValueConfig::default()
+        };
+        for (steps, expected) in [(0, 1.0), (49, 1.0), (50, 1.0), (100, 0.75), (150, 0.5)] {
+            assert_eq!(config.common_epsilon(steps), Some(expected));
+            assert_eq!(config.epsilon(steps, 3, 4), expected);
+        }
+        config.epsilon_spread = Some(Spread::default());
+        config.check().unwrap();
+        for (env, end) in [0.0005, 0.00292402, 0.01709976, 0.1]
+            .into_iter()
+            .enumerate()
+        {
+            close(config.epsilon(49, env, 4), 1.0);
+            close(config.epsilon(100, env, 4), (1.0 + end) / 2.0);
+            close(config.epsilon(150, env, 4), end);
+        }
+        assert_eq!(config.common_epsilon(0), None);
+        config.epsilon_ladder = Some(Ladder::default());
+        let refused = config.check().unwrap_err().to_string();
+        assert!(refused.contains("exclude each other"), "{refused}");
     }
 }

@@ -1,4 +1,4 @@
-//! Acting by action values: greedily, with chance and noise.
+//! Acting by action values: greedily, or at random with probability ε, or with noisy weights.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::ops::{Ahead, Next, n_steps_ahead};
 use crate::shown::Shown;
 use crate::{Acting, Part, Policy};
 
-/// Takes the action of the highest value, or by chance a random one.
+/// Takes the action of the highest value, or with probability ε a random one.
 pub(crate) struct Greedy<M> {
     config: ValueConfig,
     frame_stack: Option<usize>,
@@ -29,6 +29,8 @@ pub(crate) struct Greedy<M> {
 /// can be recorded.
 struct Group {
     shown: Shown,
+    /// Legal actions, if the network's head wants them.
+    legal: Option<Staging>,
     /// Of its own for each environment, while exploring.
     noise: Option<Tensor>,
     fractions: Option<Tensor>,
@@ -59,19 +61,38 @@ struct Traced {
 }
 
 impl Group {
-    /// Draws the chance of one forward pass, from each environment's own stream.
-    fn draw<M: Method>(&mut self, method: &M, parts: &mut [Part<'_>], device: Device) {
+    /// Draws the random numbers of one forward pass, from each environment's own stream; `keep`
+    /// leaves the noise of the row before as it is.
+    fn draw<M: Method>(&mut self, method: &M, parts: &mut [Part<'_>], keep: bool, device: Device) {
         let length = method.net().0.head().noise;
         let count = method.fractions().choosing;
+        let keep = keep && self.noise.is_some();
         let (mut noise, mut fractions) = (Vec::new(), Vec::new());
         for Part { acting, .. } in parts.iter_mut() {
-            if acting.explore && length > 0 {
+            if acting.explore && length > 0 && !keep {
                 noise.push(draw_noise(length, acting.rngs, device));
             }
             fractions.extend(draw_fractions(count, acting.rngs, device));
         }
-        replace(&mut self.noise, side_by_side(noise));
+        if !keep {
+            replace(&mut self.noise, side_by_side(noise));
+        }
         replace(&mut self.fractions, side_by_side(fractions));
+    }
+
+    /// Brings the legal actions of row `t` to the device, if the network wants them.
+    fn show_legal(&self, t: usize, parts: &[Part<'_>]) {
+        let Some(staging) = &self.legal else {
+            return;
+        };
+        let mut first = 0;
+        for Part { rollout, acting } in parts {
+            if let Some(legal) = &rollout.legal {
+                staging.write(first, legal.at(&[t]).bytes);
+            }
+            first += acting.rngs.len();
+        }
+        staging.upload();
     }
 
     /// Keeps what was predicted for the actions taken and the best ones.
@@ -111,19 +132,29 @@ impl<M: Method> Greedy<M> {
         }
     }
 
-    /// The group of this number, made anew if it has another size.
+    /// The group of this number; a new one if its size has changed.
     fn group(&mut self, number: usize, parts: &[Part<'_>]) -> &mut Group {
         let envs = parts.iter().map(|part| part.acting.rngs.len()).sum();
         while self.groups.len() <= number {
             self.groups.push(None);
         }
         let (frame_stack, device) = (self.frame_stack, self.device);
+        let wants_legal = self.method.net().0.head().legal;
         let group = &mut self.groups[number];
         if group.as_ref().is_some_and(|old| old.shown.envs() != envs) {
             *group = None;
         }
         group.get_or_insert_with(|| Group {
             shown: Shown::new(parts[0].rollout, envs, frame_stack, device),
+            legal: parts[0]
+                .rollout
+                .legal
+                .as_ref()
+                .filter(|_| wants_legal)
+                .map(|array| {
+                    let item = Spec::new(array.dtype(), &array.shape()[2..]);
+                    Staging::new(envs, &item, device)
+                }),
             noise: None,
             fractions: None,
             graph: Graph::new(device, true),
@@ -172,7 +203,7 @@ impl<M: Method> Greedy<M> {
         let middles = (count > 0).then(|| middles(count, self.device));
         let outputs = self
             .method
-            .outputs(&self.params, obs, None, middles.as_ref());
+            .outputs(&self.params, obs, None, middles.as_ref(), legal);
         let values = mask(self.method.values(&outputs), legal);
         pick(&outputs, &values.argmax(-1, true))
     }
@@ -191,8 +222,8 @@ impl<M: Method> Greedy<M> {
                 finals += count;
             }
         }
-        // How many there are changes all the time: few sizes, because a GPU's libraries choose
-        // their algorithms anew for each.
+        // How many there are changes all the time. Few sizes, because a GPU's libraries choose
+        // their algorithms again for each.
         let rows = finals.next_power_of_two();
         let obs = join(&obs, rows)?;
         let legal = (!legal.is_empty()).then(|| {
@@ -287,17 +318,22 @@ impl<M: Method> Policy for Greedy<M> {
             return;
         }
         let (method, device) = (Arc::clone(&self.method), self.device);
+        let keep_noise =
+            parts[0].acting.explore && !t.is_multiple_of(self.config.noise_every_steps);
         let its = self.group(group, parts);
         its.shown.show(t, parts);
-        its.draw(&*method, parts, device);
+        its.show_legal(t, parts);
+        its.draw(&*method, parts, keep_noise, device);
         let Some(Some(mut its)) = self.groups.get_mut(group).map(Option::take) else {
+            debug_assert!(false, "the group was made a moment ago");
             return;
         };
         let (obs, params) = (its.shown.tensors(), &self.params);
         let (noise, fractions) = (its.noise.as_ref(), its.fractions.as_ref());
+        let legal = its.legal.as_ref().map(Staging::tensor);
         let seen = its.graph.run(|| {
             no_grad(|| {
-                let outputs = method.outputs(params, &obs, noise, fractions);
+                let outputs = method.outputs(params, &obs, noise, fractions, legal);
                 let values = method.values(&outputs);
                 Seen { outputs, values }
             })
@@ -315,17 +351,23 @@ impl<M: Method> Policy for Greedy<M> {
     }
 
     fn finish(&mut self, group: usize, parts: &mut [Part<'_>]) {
-        let Some(Some(its)) = self.groups.get_mut(group) else {
-            return;
-        };
         let Some(steps) = parts.first().map(|part| part.rollout.steps()) else {
             return;
         };
-        if its.trace.len() != steps {
+        // Only those who explore with priorities of their own have anything to finish.
+        if !(parts[0].acting.explore && self.config.actor_priorities) {
             return;
         }
-        its.shown.show(steps, parts);
-        let Some(Some(its)) = self.groups.get(group) else {
+        if let Some(Some(its)) = self.groups.get_mut(group) {
+            its.shown.show(steps, parts);
+        }
+        let acted = |group: &&Group| group.trace.len() == steps;
+        let its = self.groups.get(group).and_then(Option::as_ref);
+        let Some(its) = its.filter(acted) else {
+            debug_assert!(
+                false,
+                "every row of a rollout is acted on before it is finished"
+            );
             return;
         };
         let priorities = array_of(&no_grad(|| self.errors(its, parts)));
@@ -446,7 +488,51 @@ pub(crate) fn middles(count: usize, device: Device) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use starling_envs::stream;
+    use crate::{Spaces, dqn};
+    use starling_envs::{Space, stream};
+    use starling_nets::QNetConfig;
+
+    /// Rows 0 and 3 of a rollout of 5 have new noise, and so does the next rollout.
+    #[test]
+    fn noise_can_be_kept_for_some_steps() {
+        let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
+        let spaces = Spaces {
+            observation: obs.clone(),
+            action: action.clone(),
+            legal_actions: None,
+            frame_stack: None,
+        };
+        let rows = |new: &[usize]| -> Vec<bool> { (0..10).map(|row| new.contains(&row)).collect() };
+        for (every, expected) in [(1, vec![true; 10]), (3, rows(&[0, 3, 5, 8]))] {
+            let (mut config, _) = dqn::defaults();
+            config.noise_every_steps = every;
+            config.net = QNetConfig {
+                noisy_sigma: Some(0.5),
+                ..QNetConfig::default()
+            };
+            let method = dqn::Dqn::new(&config, dqn::Config::default(), &spaces).unwrap();
+            let mut policy = Greedy::new(config, None, Arc::new(method), Device::Cpu);
+            let none = Tree::empty();
+            let mut rollout = Rollout::new(5, 1, &obs, &action, None, &none, &none);
+            let mut rngs = [stream(1, "policy", 0)];
+            let mut before = Vec::new();
+            for row in 0..10 {
+                let acting = Acting {
+                    explore: true,
+                    env_steps: 0,
+                    first_env: 0,
+                    total_envs: 1,
+                    rngs: &mut rngs,
+                    state: &mut Tree::empty(),
+                };
+                policy.act(row % 5, &mut rollout, acting);
+                let noise = policy.groups[0].as_ref().unwrap().noise.as_ref().unwrap();
+                let noise = Vec::<f32>::try_from(noise.reshape([-1])).unwrap();
+                assert_eq!(noise != before, expected[row], "row {row} of every {every}");
+                before = noise;
+            }
+        }
+    }
 
     #[test]
     fn random_and_greedy_actions_are_legal() {
