@@ -102,7 +102,8 @@ impl Training {
         }
         let recorder = Recorder::resume(folder, restored.recorder)?;
         let elapsed = latest.times().and_then(|times| times["elapsed_s"].as_f64());
-        let elapsed = Duration::from_secs_f64(elapsed.unwrap_or(0.0).max(0.0));
+        // No checksum covers this file: a time that makes no sense is not worth the run.
+        let elapsed = Duration::try_from_secs_f64(elapsed.unwrap_or(0.0)).unwrap_or_default();
         let (tally, version) = (restored.tally, restored.version);
         let training = Self::assemble(
             config,
@@ -458,7 +459,8 @@ impl Training {
         }
     }
 
-    fn status(&self) -> Status {
+    /// How far the run is.
+    pub fn status(&self) -> Status {
         let since = self.clock.started.elapsed();
         let new_steps = self.tally.env_steps - self.clock.steps_before;
         let returns = &self.tally.returns;
