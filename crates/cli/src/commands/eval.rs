@@ -45,7 +45,8 @@ enum Protocol {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folder = RunFolder::open(&args.run)?;
-    let config = crate::read_config(&folder, args.device.as_deref())?;
+    let mut config = crate::read_config(&folder, args.device.as_deref())?;
+    super::bf16::ensure(&mut config)?;
     if let Some(Protocol::Training) = args.protocol {
         return training(&folder, &config, args.json);
     }
@@ -58,7 +59,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => {
             let (latest, damaged) = checkpoint::latest(&folder.checkpoints_path())?;
             for damage in damaged {
-                eprintln!("warning: {damage}");
+                note!("warning: {damage}");
             }
             latest
         }
@@ -123,10 +124,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn training(folder: &RunFolder, config: &RunConfig, json: bool) -> anyhow::Result<ExitCode> {
-    let skip = match config.env_spec()?.family {
-        "atari" => u64::from(config.env.frame_skip.unwrap_or(4)),
-        _ => 1,
-    };
+    if config.env_spec()?.family != "atari" {
+        let text = format!(
+            "--protocol is for Atari games, and this is a run of {}",
+            config.env_id
+        );
+        return Err(super::Usage(text).into());
+    }
+    let skip = u64::from(config.env.frame_skip.unwrap_or(4));
     let scores = protocol::training_scores(folder, skip)?;
     let game = scores_of(&config.env_id);
     if json {
