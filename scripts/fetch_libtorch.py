@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes the folder `.libtorch` that the build links against: `include/`, `include-cuda/`, `lib/`.
 
-Without an argument the pinned wheels are downloaded with pip (about 0.55 GB) and the parts that
-a CPU build needs are taken out of them. With an argument, an existing torch folder (a libtorch,
-or the `torch` package of a Python installation) is used instead: its files are linked, not
-copied, and its CUDA libraries are found at run time.
+Without an argument the pinned wheels are downloaded with pip (about 0.55 GB), checked by their
+SHA-256, and the parts that a CPU build needs are extracted. With an argument, an existing torch
+folder (a libtorch, or the `torch` package of a Python installation) is used instead: its files are
+linked, not copied, and its CUDA libraries are found at run time.
 """
 
 import os
@@ -17,14 +17,20 @@ import tempfile
 import zipfile
 
 TORCH = "2.11.0"
+# Wheels with the SHA-256 that PyPI states. They are those of Linux on x86_64 and CPython 3.12,
+# whichever Python runs this: only libraries and headers are taken out of them.
 # libtorch_cpu.so of the PyPI wheel needs the CUDA runtime and CUPTI even where no GPU is used.
-WHEELS = (
-    f"torch=={TORCH}",
-    "nvidia-cuda-runtime==13.0.96",
-    "nvidia-cuda-cupti==13.0.85",
+WHEELS = {
+    f"torch=={TORCH}": "0f68f4ac6d95d12e896c3b7a912b5871619542ec54d3649cf48cc1edd4dd2756",
+    "nvidia-cuda-runtime==13.0.96": (
+        "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"
+    ),
+    "nvidia-cuda-cupti==13.0.85": (
+        "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8"
+    ),
     # Headers only: with them CUDA graphs are built in.
-    "nvidia-cuda-crt==13.0.88",
-)
+    "nvidia-cuda-crt==13.0.88": "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4",
+}
 WANTED = ("libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13")
 
 
@@ -51,7 +57,7 @@ def link_existing(torch: pathlib.Path, aside: pathlib.Path) -> None:
     if not (torch / "lib" / "libtorch_cpu.so").exists() or not (torch / "include").is_dir():
         sys.exit(f"{torch} is not a torch folder: it has no lib/libtorch_cpu.so or no include/.")
     if not found.exists() or TORCH not in found.read_text():
-        sys.exit(f"{torch} is not torch {TORCH}, which this version of Starling is made for.")
+        sys.exit(f"{torch} is not torch {TORCH}, which this version of Starling needs.")
     # torch looks for CUDA's libraries relative to the place it is loaded from, which is now our
     # folder: those that pip installs beside it have to be linked as well.
     folders = [torch / "lib", *sorted(torch.parent.glob("nvidia/*/lib"))]
@@ -75,15 +81,7 @@ def download(aside: pathlib.Path) -> None:
             f"{TORCH} and set STARLING_LIBTORCH to its folder."
         )
     with tempfile.TemporaryDirectory(dir=aside.parent, prefix=".libtorch.download.") as wheels:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--only-binary=:all:", "--python-version=3.12"]
-        command += ["--platform=manylinux_2_28_x86_64", "--platform=manylinux_2_25_x86_64"]
-        command += ["--platform=manylinux2014_x86_64", "--dest", wheels, *WHEELS]
-        if subprocess.run(command).returncode != 0:
-            sys.exit(
-                f"Could not download torch {TORCH} (see pip's message above). Check the network, "
-                "or set STARLING_LIBTORCH to the folder of an installed torch."
-            )
+        fetch(WHEELS, pathlib.Path(wheels))
         for wheel in sorted(pathlib.Path(wheels).glob("*.whl")):
             unpack(wheel, aside)
     missing = [name for name in WANTED if not (aside / "lib" / name).exists()]
@@ -92,10 +90,30 @@ def download(aside: pathlib.Path) -> None:
     (aside / "source").write_text(f"wheels of torch {TORCH}\n")
 
 
+def fetch(wheels: dict, folder: pathlib.Path) -> None:
+    """Downloads wheels with pip, which refuses those with another SHA-256."""
+    requirements = folder / "requirements.txt"
+    lines = (f"{wheel} --hash=sha256:{digest}\n" for wheel, digest in wheels.items())
+    requirements.write_text("".join(lines))
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
+    command += ["--disable-pip-version-check", "--only-binary=:all:", "--python-version=3.12"]
+    command += ["--platform=manylinux_2_28_x86_64", "--platform=manylinux_2_25_x86_64"]
+    command += ["--platform=manylinux2014_x86_64"]
+    command += ["--dest", str(folder), "--requirement", str(requirements)]
+    # Progress does not belong to the output of the command that is about to run.
+    if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+        sys.exit(
+            f"Could not download torch {TORCH} (see pip's message above). Check the network, "
+            "or set STARLING_LIBTORCH to the folder of an installed torch."
+        )
+
+
 def unpack(wheel: pathlib.Path, aside: pathlib.Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             path = pathlib.PurePosixPath(entry.filename)
+            if path.is_absolute() or ".." in path.parts:
+                sys.exit(f"{wheel.name} has a file outside its folder: {entry.filename}")
             if path.name in WANTED:
                 goal = aside / "lib" / path.name
             elif path.parts[:2] == ("torch", "include") and not entry.is_dir():

@@ -42,7 +42,11 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         (&["train", "CartPol-v1"][..], "did you mean 'CartPole-v1'"),
         (
             &["train", "CartPole-v1", "--algo", "pp0"],
-            "did you mean ppo? There are a2c",
+            "did you mean 'ppo'? Available: a2c",
+        ),
+        (
+            &["train", "CartPole-v1", "--algo", "SAC"],
+            "sac is not implemented yet",
         ),
         (
             &["train", "CartPole-v1", "--preset", "classic/pp"],
@@ -123,7 +127,70 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
             ],
             "is not for the algorithm 'a2c'",
         ),
-        (&["train", "Pendulum-v1", "--algo", "dqn"], "discrete"),
+        (
+            &["train", "Pendulum-v1", "--algo", "dqn"],
+            "are continuous; usable here: a2c, appo, impala, ppo",
+        ),
+        (
+            &["train", "CartPole-v1", "learning_rate=0.1"],
+            "did you mean algo.learning_rate?",
+        ),
+        (
+            &["train", "CartPole-v1", "--lr", "0.1"],
+            "there is no option '--lr'; settings are given as KEY=VALUE, without dashes: \
+             algo.learning_rate=…\n\n`starling train --help`",
+        ),
+        (
+            &["train", "--env", "CartPole-v1"],
+            "the environment is given without an option",
+        ),
+        (&["train", "CartPole-v1", "-n", "1000"], "--steps N"),
+        (
+            &["train", "CartPole-v1", "--total-timesteps=1000"],
+            "--steps N",
+        ),
+        (
+            &["train", "CartPole-v1", "--step", "5"],
+            "did you mean --steps?",
+        ),
+        (
+            &["train", "CartPole-v1", "--seed", "-1"],
+            "invalid value '-1' for '--seed <SEED>': allowed: a whole number, 0 or more",
+        ),
+        (
+            &["train", "CartPole-v1", "--steps", "-5"],
+            "allowed: a whole number from 1",
+        ),
+        (
+            &["train", "CartPole-v1", "--num-envs", "0"],
+            "allowed: a number from 1, or auto",
+        ),
+        (
+            &["train", "CartPole-v1", "algo.net.hidden=[-4]"],
+            "algo.net.hidden[0] is -4; allowed: a whole number, 0 or more",
+        ),
+        (
+            &["train", "CartPole-v1", "device=tpu"],
+            "device is \"tpu\"; allowed: auto, cpu, cuda:0",
+        ),
+        (
+            &["train", "CartPole-v1", "--device", "tpu"],
+            "device is \"tpu\"; allowed: auto, cpu, cuda:0",
+        ),
+        (
+            &["train", "CartPole-v1", "env.id=Acrobot-v1"],
+            "both 'CartPole-v1' and env.id=Acrobot-v1 are given",
+        ),
+        (
+            &["train", "CartPole-v1", "algo.minibatches=100000"],
+            "algo.minibatches is 100000; allowed: at most the 1024 samples",
+        ),
+        (&["train", "CartPole-v1", "--name", ".."], "cannot be used"),
+        (&["eval", "nowhere"], "is not a run folder"),
+        (&["resume", "nowhere"], "is not a run folder"),
+        (&["bench", "envs", "--env", "Nothing"], "'Nothing'"),
+        (&["check-env", "CartPole-v1", "--steps", "0"], "from 1"),
+        (&["play", "CartPole-v1"], "is not an Atari game"),
         (
             &["train", "CartPole-v1", "--config", "nowhere.yaml"],
             "nowhere.yaml",
@@ -169,10 +236,12 @@ fn a_run_leaves_what_it_promises_and_can_be_evaluated_and_plotted() {
     assert!(!stderr(&trained).contains('\u{1b}'));
     let said = stdout(&trained);
     assert!(said.contains("finished: mean return"), "{said}");
-    assert!(
-        said.contains("./starling eval runs/CartPole-v1/ppo/run-s4-"),
-        "{said}"
+    // The program as it was called.
+    let next = format!(
+        "  {} eval runs/CartPole-v1/ppo/run-s4-",
+        env!("CARGO_BIN_EXE_starling")
     );
+    assert!(said.contains(&next), "{said}");
 
     let path = only_run(folder.path());
     for file in [
@@ -216,36 +285,372 @@ fn a_run_leaves_what_it_promises_and_can_be_evaluated_and_plotted() {
     assert!(png.starts_with(b"\x89PNG"));
 }
 
-/// Ctrl-C once: a checkpoint and exit 130; `resume` goes on from there.
+/// Ctrl-C, SIGTERM or a closed terminal: an answer at once, a checkpoint and exit 130; `resume`
+/// continues from there.
 #[test]
-fn interrupting_checkpoints_and_resume_goes_on() {
+fn signals_end_a_run_with_a_checkpoint_and_resume_continues() {
+    for signals in [&["INT"][..], &["TERM"], &["HUP"], &["HUP", "HUP"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let child = starling(folder.path())
+            .args([
+                "train",
+                "CartPole-v1",
+                "--steps",
+                "100000000",
+                "stop_at_return=null",
+                "--quiet",
+            ])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for(|| has_progress(folder.path()));
+        for signal in signals {
+            kill(&child, signal);
+        }
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(130), "{signals:?}");
+        assert_eq!(
+            stderr(&ended),
+            "stopping after this round (Ctrl-C again: quit now, without a checkpoint)\n"
+        );
+        // With --quiet the folder is all that is printed.
+        let path = only_run(folder.path());
+        let path = path.strip_prefix(folder.path()).unwrap().to_str().unwrap();
+        assert_eq!(stdout(&ended), format!("{path}\n"));
+        let resumed = run(folder.path(), &["resume", path, "--stop-after", "1"]);
+        assert!(resumed.status.success(), "{}", stderr(&resumed));
+        assert!(stderr(&resumed).contains("resuming from step "));
+        assert!(stdout(&resumed).contains("paused"), "{}", stdout(&resumed));
+    }
+}
+
+/// A round can take long: the first Ctrl-C is answered while it runs, the second one ends it.
+#[test]
+fn a_second_interrupt_ends_a_long_round() {
     let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("stderr");
     let mut child = starling(folder.path())
         .args([
             "train",
             "CartPole-v1",
             "--steps",
-            "100000000",
+            "1e9",
             "stop_at_return=null",
-            "--quiet",
         ])
+        .args(["algo.rollout_steps=300000", "algo.minibatches=100000"])
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&log).unwrap())
         .spawn()
         .unwrap();
-    wait_for(|| has_progress(folder.path()));
-    let id = child.id().to_string();
+    let said = |text: &str| std::fs::read_to_string(&log).unwrap().contains(text);
+    // Far more than the start takes, far less than the round.
+    wait_for(|| cpu_seconds(&child) > 4.0);
+    kill(&child, "INT");
+    wait_for(|| said("stopping after this round"));
     assert!(
-        Command::new("kill")
-            .args(["-INT", &id])
-            .status()
-            .unwrap()
-            .success()
+        child.try_wait().unwrap().is_none(),
+        "the round was too short"
     );
+    kill(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    let path = only_run(folder.path());
-    let path = path.to_str().unwrap();
-    let resumed = run(folder.path(), &["resume", path, "--stop-after", "1"]);
+    let checkpoints = only_run(folder.path()).join("checkpoints");
+    assert_eq!(std::fs::read_dir(checkpoints).unwrap().count(), 0);
+}
+
+/// Processor time that a process has used, at 100 ticks a second.
+fn cpu_seconds(child: &std::process::Child) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    let (_, after_name) = stat.rsplit_once(')').unwrap();
+    let ticks: f64 = after_name
+        .split_whitespace()
+        .nth(11)
+        .unwrap()
+        .parse()
+        .unwrap();
+    ticks / 100.0
+}
+
+fn kill(child: &std::process::Child, signal: &str) {
+    let mut command = Command::new("kill");
+    command.args(["-s", signal, &child.id().to_string()]);
+    assert!(command.status().unwrap().success());
+}
+
+/// Nobody reads the messages, or their disk is full: the run is not lost.
+#[test]
+fn a_run_does_not_need_its_standard_error() {
+    let train = "train CartPole-v1 --steps 20000 stop_at_return=null log_every_steps=1024 \
+                 checkpoint.every_steps=0";
+    for redirected in ["2>&1 >/dev/null | head -n 1", "2>/dev/full"] {
+        let folder = tempfile::tempdir().unwrap();
+        let script = format!(
+            "set -o pipefail; {} {train} {redirected}",
+            env!("CARGO_BIN_EXE_starling")
+        );
+        let mut shell = Command::new("bash");
+        let shell = shell.args(["-c", &script]).current_dir(folder.path());
+        let output = shell.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{redirected}");
+        let checkpoint = only_run(folder.path()).join("checkpoints/000000020480");
+        assert!(checkpoint.join("manifest.json").exists(), "{redirected}");
+    }
+}
+
+/// A full disk is an error; a reader that left is not.
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in [
+        "list envs",
+        "config show CartPole-v1",
+        "--help",
+        "bench envs --env TMaze",
+    ] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let mut starling = starling(folder.path());
+        let starling = starling.args(command.split(' ')).stdout(full.unwrap());
+        let output = starling.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command}");
+        assert!(
+            stderr(&output).contains("No space left on device"),
+            "{command}"
+        );
+
+        let mut child = starling
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{command}");
+        assert_eq!(stderr(&output), "", "{command}");
+    }
+}
+
+#[test]
+fn numbers_and_names_may_be_written_as_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("mine.yaml");
+    std::fs::write(&config, "env: CartPole-v1\nalgo: ppo\n").unwrap();
+    for args in [
+        &["CartPole-v1", "--algo", "PPO"][..],
+        &["CartPole-v1", "algo=ppo"],
+        &["--config", "mine.yaml"],
+    ] {
+        let options = ["--steps", "1e5", "--seed", "1_0", "--num-envs", "1e1"];
+        let mut starling = starling(folder.path());
+        let starling = starling.args(["config", "show"]).args(args).args(options);
+        let output = starling.output().unwrap();
+        let shown = stdout(&output);
+        for line in ["name: ppo", "steps: 100000", "seed: 10", "envs: 10"] {
+            assert!(shown.contains(line), "{args:?}: {shown}{}", stderr(&output));
+        }
+    }
+}
+
+/// A finished run has nothing left to do, and says what to change; a nonsensical time in a file
+/// without a checksum does not matter.
+#[test]
+fn resuming_a_finished_run_says_what_to_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = ["train", "CartPole-v1", "--steps", "2e3", "-q"];
+    let trained = run(folder.path(), &train);
+    assert!(trained.status.success(), "{}", stderr(&trained));
+    let path = stdout(&trained).trim().to_owned();
+    let checkpoints = folder.path().join(&path).join("checkpoints");
+    let checkpoint = std::fs::read_dir(checkpoints)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap();
+    let times = checkpoint.path().join("times.json");
+    assert!(times.exists());
+    std::fs::write(times, "{\"elapsed_s\": 2e19}").unwrap();
+    let resumed = run(folder.path(), &["resume", &path]);
     assert!(resumed.status.success(), "{}", stderr(&resumed));
-    assert!(stdout(&resumed).contains("paused"), "{}", stdout(&resumed));
+    assert!(stderr(&resumed).contains("resuming from step 2,048"));
+    let said = stdout(&resumed);
+    assert!(
+        said.contains(&format!("nothing to do: the run has made all its steps; to train longer, raise steps in {path}/config.yaml")),
+        "{said}"
+    );
+
+    // A mistake in a run's own settings names the file.
+    let config = folder.path().join(&path).join("config.yaml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("gamma:", "gama:")).unwrap();
+    let resumed = run(folder.path(), &["resume", &path]);
+    assert_eq!(resumed.status.code(), Some(2));
+    let message = stderr(&resumed);
+    assert!(
+        message.contains(&format!(
+            "{path}/config.yaml: there is no setting called 'algo.gama'"
+        )),
+        "{message}"
+    );
+    let protocol = run(folder.path(), &["eval", &path, "--protocol", "training"]);
+    assert_ne!(protocol.status.code(), Some(0));
+}
+
+/// Where a machine advertises AMX and cannot run it, oneDNN's kernels die of SIGILL. Here a
+/// library that is loaded first does that to the program's probe: always, or unless oneDNN is told
+/// to do without AMX.
+#[test]
+fn networks_in_bfloat16_train_on_any_processor() {
+    const DIES: &str = r#"
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+__attribute__((constructor)) static void die(int argc, char **argv, char **) {
+    const char *limit = getenv("ONEDNN_MAX_CPU_ISA");
+    bool limited = limit && !strcmp(limit, "AVX512_CORE_BF16");
+    if (argc == 2 && !strcmp(argv[1], "probe-bf16") && (ALWAYS || !limited)) raise(SIGILL);
+}"#;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("dies.cpp"), DIES).unwrap();
+    let trained = |preload: Option<&str>| {
+        let mut command = starling(folder.path());
+        command.args(["train", "MinAtar/Breakout-v1", "--steps", "4000", "-q"]);
+        command.arg("algo.net.bf16=true");
+        if let Some(always) = preload {
+            let library = folder.path().join(format!("dies-{always}.so"));
+            let mut compiler = Command::new("c++");
+            let compiler = compiler
+                .args(["-shared", "-fPIC", "dies.cpp", "-o"])
+                .arg(&library);
+            let compiler = compiler.arg(format!("-DALWAYS={always}"));
+            assert!(
+                compiler
+                    .current_dir(folder.path())
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+            command.env("LD_PRELOAD", library);
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let run = folder.path().join(stdout(&output).trim());
+        let config = std::fs::read_to_string(run.join("config.yaml")).unwrap();
+        (stderr(&output), config.contains("bf16: true"))
+    };
+    let (_, in_bfloat16) = trained(None);
+    assert!(in_bfloat16);
+    let (said, in_bfloat16) = trained(Some("false"));
+    assert!(
+        said.contains("starting again with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"),
+        "{said}"
+    );
+    assert!(in_bfloat16);
+    let (said, in_bfloat16) = trained(Some("true"));
+    assert!(said.contains("the run uses float32"), "{said}");
+    assert!(!in_bfloat16);
+}
+
+/// A wheel must not write outside its folder.
+#[test]
+fn wheels_with_files_outside_their_folder_are_refused() {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
+    let folder = tempfile::tempdir().unwrap();
+    let program = "
+import pathlib, sys, zipfile
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1])
+import fetch_libtorch
+wheel, aside = pathlib.Path('evil.whl'), pathlib.Path('aside')
+with zipfile.ZipFile(wheel, 'w') as archive:
+    archive.writestr('torch/include/../../../evil.h', '')
+fetch_libtorch.unpack(wheel, aside)
+";
+    let mut python = Command::new("python3");
+    let python = python.args(["-c", program]).arg(scripts);
+    let output = python.current_dir(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let message = stderr(&output);
+    assert!(
+        message.contains("has a file outside its folder"),
+        "{message}"
+    );
+    assert!(!folder.path().join("evil.h").exists());
+}
+
+/// The script `./starling`, in a checkout with a program that prints how it was called, and with
+/// only the given commands besides those of a bare system.
+fn script(commands: &[(&str, &str)], is_built: bool) -> Output {
+    use std::os::unix::fs::PermissionsExt as _;
+    let checkout = tempfile::tempdir().unwrap();
+    let checkout = checkout.path();
+    let write = |path: &str, text: &str| {
+        let path = checkout.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for file in ["starling", "Cargo.toml"] {
+        write(file, &std::fs::read_to_string(root.join(file)).unwrap());
+    }
+    if is_built {
+        write(
+            "target/release/starling",
+            "#!/bin/sh\necho \"called as $STARLING_ARGV0\"",
+        );
+    }
+    for (name, text) in commands {
+        write(&format!("bin/{name}"), &format!("#!/bin/sh\n{text}"));
+    }
+    let system = ["bash", "dirname", "sed", "cut", "sort", "head", "sh"];
+    std::fs::create_dir_all(checkout.join("bin")).unwrap();
+    for name in system {
+        let mut places = ["/usr/bin", "/bin"].map(Path::new).into_iter();
+        let found = places.find(|folder| folder.join(name).exists()).unwrap();
+        let found = found.join(name);
+        std::os::unix::fs::symlink(found, checkout.join("bin").join(name)).unwrap();
+    }
+    Command::new(checkout.join("bin/bash"))
+        .args(["./starling", "list", "envs"])
+        .current_dir(checkout)
+        .env("PATH", checkout.join("bin"))
+        .env_remove("CARGO_TARGET_DIR")
+        .env_remove("STARLING_LIBTORCH")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_script_asks_for_tools_only_where_something_has_to_be_built() {
+    let built = script(&[], true);
+    assert_eq!(
+        stdout(&built),
+        "called as ./starling\n",
+        "{}",
+        stderr(&built)
+    );
+    let bare = script(&[], false);
+    assert_eq!(bare.status.code(), Some(1));
+    assert!(stderr(&bare).contains("Rust is missing (cargo was not found)"));
+    let old = script(
+        &[("cargo", "echo 'cargo 1.75.0 (1d8b05cdd 2023-11-20)'")],
+        false,
+    );
+    assert_eq!(old.status.code(), Some(1));
+    assert!(
+        stderr(&old).contains("Rust 1.75.0 is too old"),
+        "{}",
+        stderr(&old)
+    );
+    // New enough, so that the next thing is missing.
+    let new = script(
+        &[("cargo", "echo 'cargo 1.100.0-nightly (0123456 2027-01-01)'")],
+        false,
+    );
+    assert!(
+        stderr(&new).contains("Python 3 is missing"),
+        "{}",
+        stderr(&new)
+    );
 }
 
 fn has_progress(folder: &Path) -> bool {
@@ -325,9 +730,20 @@ fn infinite_numbers_end_the_run_and_keep_the_last_checkpoint() {
         message.contains("is NaN") || message.contains("is inf"),
         "{message}"
     );
-    let checkpoints = only_run(folder.path()).join("checkpoints");
-    let kept = std::fs::read_dir(checkpoints).unwrap().count();
+    let path = only_run(folder.path());
+    let kept = std::fs::read_dir(path.join("checkpoints")).unwrap().count();
     assert!(kept >= 1);
+    assert!(
+        message.contains("can be continued from its last checkpoint"),
+        "{message}"
+    );
+    // The log ends with the reason.
+    let log = std::fs::read_to_string(path.join("log.txt")).unwrap();
+    let last = log.lines().last().unwrap();
+    assert!(
+        last.contains("ERROR") && last.contains("learning stopped at environment step"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -356,7 +772,10 @@ fn the_tables_are_listed_and_settings_are_shown() {
         "{shown}"
     );
     let completions = stdout(&run(folder.path(), &["completions", "bash"]));
-    assert!(completions.contains("CartPole-v1") && completions.contains("check-env"));
+    for name in ["CartPole-v1", "check-env", "classic/ppo", "cuda:0"] {
+        assert!(completions.contains(name), "{name}");
+    }
+    assert!(!completions.contains("probe-bf16"));
 }
 
 #[test]
@@ -401,7 +820,7 @@ fn missing_roms_name_the_command() {
     assert_eq!(train.status.code(), Some(1));
     assert!(stderr(&train).contains("ALE/Pong-v5 needs the ROM of pong"));
     assert!(
-        stderr(&train).contains("./starling roms"),
+        stderr(&train).contains("`starling roms --from DIR`"),
         "{}",
         stderr(&train)
     );
@@ -417,5 +836,8 @@ fn missing_roms_name_the_command() {
     let shown = without(&["config", "show", "Pong"]);
     assert!(stdout(&shown).contains("id: ALE/Pong-v5"));
     assert!(stdout(&shown).contains("life_loss: continues"));
-    assert!(stdout(&without(&["doctor"])).contains("0 of 104 ROMs"));
+    let doctor = stdout(&without(&["doctor"]));
+    assert!(doctor.contains("0 of 104 ROMs"), "{doctor}");
+    assert!(doctor.contains("missing  cargo      not found"), "{doctor}");
+    assert!(doctor.contains("ok       bfloat16"), "{doctor}");
 }

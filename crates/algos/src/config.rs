@@ -39,8 +39,8 @@ fn did_you_mean(nearest: &[String]) -> String {
     }
 }
 
-/// Reads settings over defaults. `section` is where they stand in the whole config (`algo`), so
-/// that errors name keys as the user writes them.
+/// Reads settings over defaults. `section` is their place in the whole config (`algo`), so that
+/// errors name keys as the user writes them.
 pub fn parse_config<C>(section: &str, given: &Value) -> Result<C, ConfigError>
 where
     C: DeserializeOwned + Serialize + Default,
@@ -54,7 +54,7 @@ where
     deserialize(section, &settings, given)
 }
 
-/// Reads settings that stand side by side but belong to two structures, over their defaults.
+/// Reads settings that are in one table but belong to two structures, over their defaults.
 pub(crate) fn parse_parts<A, B>(
     section: &str,
     given: &Value,
@@ -104,9 +104,14 @@ fn deserialize<C: DeserializeOwned>(
             "." => section.to_owned(),
             path => join(section, path),
         };
-        let value = path
-            .split('.')
-            .try_fold(given, |value, part| value.get(part));
+        // `net.hidden[0]` is the key `net`, the key `hidden` and the place 0.
+        let mut parts = path
+            .split(['.', '['])
+            .map(|part| part.trim_end_matches(']'));
+        let value = parts.try_fold(given, |value, part| match part.parse::<usize>() {
+            Ok(place) if value.is_array() => value.get(place),
+            _ => value.get(part),
+        });
         ConfigError::Value {
             key,
             value: value.unwrap_or(given).to_string(),
@@ -152,9 +157,13 @@ pub fn require(
 /// serde says `invalid type: string "x", expected f64`: only the second half is news, in words
 /// that do not need Rust.
 fn allowed(message: &str) -> String {
-    let expected = match message.split_once("expected ") {
-        Some((_, expected)) => expected.trim_start_matches("one of "),
-        None => message,
+    let expected = match (
+        message.split_once("allowed: "),
+        message.split_once("expected "),
+    ) {
+        (Some((_, allowed)), _) => allowed,
+        (None, Some((_, expected))) => expected.trim_start_matches("one of "),
+        (None, None) => message,
     };
     match expected {
         "u64" | "usize" | "u32" => "a whole number, 0 or more".into(),
@@ -242,6 +251,7 @@ mod tests {
                 net: Net {
                     hidden: 0,
                     depth: 2,
+                    sizes: vec![1],
                 },
             }
         }
@@ -252,6 +262,7 @@ mod tests {
     struct Net {
         hidden: usize,
         depth: usize,
+        sizes: Vec<usize>,
     }
 
     fn message(given: Value) -> String {
@@ -272,6 +283,10 @@ mod tests {
         assert_eq!(
             message(json!({"net": {"hidden": "big"}})),
             "algo.net.hidden is \"big\"; allowed: a whole number, 0 or more"
+        );
+        assert_eq!(
+            message(json!({"net": {"sizes": [64, -4]}})),
+            "algo.net.sizes[1] is -4; allowed: a whole number, 0 or more"
         );
     }
 
@@ -296,6 +311,7 @@ mod tests {
             Net {
                 hidden: 7,
                 depth: 2,
+                sizes: vec![1],
             },
         );
         let given = json!({"hidden": 8, "net": {"hidden": 3}});

@@ -212,11 +212,11 @@ pub fn all() -> &'static [AlgoSpec] {
     }
 }
 
-/// The line of an algorithm.
+/// The line of an algorithm. Names do not mind case: `PPO` is `ppo`.
 pub fn find(name: &str) -> Result<&'static AlgoSpec, UnknownAlgo> {
     all()
         .iter()
-        .find(|spec| spec.name == name)
+        .find(|spec| spec.name.eq_ignore_ascii_case(name))
         .ok_or_else(|| UnknownAlgo {
             name: name.to_owned(),
         })
@@ -224,18 +224,52 @@ pub fn find(name: &str) -> Result<&'static AlgoSpec, UnknownAlgo> {
 
 /// A name that no algorithm has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no algorithm called '{name}'; did you mean {}? There are {}", nearest(.name), names())]
+#[error("{} Available: {}", explain(.name), names())]
 pub struct UnknownAlgo {
     /// The name that was given.
     pub name: String,
 }
 
-fn nearest(name: &str) -> &'static str {
-    let distance = |spec: &&AlgoSpec| strsim::damerau_levenshtein(name, spec.name);
-    all()
-        .iter()
-        .min_by_key(distance)
-        .map_or("", |spec| spec.name)
+/// Adds to an error which algorithms can be used with an environment's spaces, if this one cannot
+/// be, whatever its settings are.
+pub fn with_usable(error: ConfigError, spec: &AlgoSpec, spaces: &Spaces) -> ConfigError {
+    let fits = |spec: &AlgoSpec| (spec.build)(&(spec.defaults)(), spaces).is_ok();
+    match error {
+        ConfigError::Misfit(reason) if !fits(spec) => {
+            let usable = all().iter().filter(|spec| fits(spec));
+            let usable: Vec<&str> = usable.map(|spec| spec.name).collect();
+            ConfigError::Misfit(match usable.is_empty() {
+                true => reason,
+                false => format!("{reason}; usable here: {}", usable.join(", ")),
+            })
+        }
+        error => error,
+    }
+}
+
+fn explain(name: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    if PLANNED.contains(&name.as_str()) {
+        return format!("{name} is not implemented yet.");
+    }
+    match nearest(&name) {
+        Some(near) => format!("there is no algorithm called '{name}'; did you mean '{near}'?"),
+        None => format!("there is no algorithm called '{name}'."),
+    }
+}
+
+/// Algorithms that users ask for and that are still missing.
+const PLANNED: &[&str] = &["ddpg", "pearl", "sac", "td3"];
+
+/// The name that is the fewest typing mistakes away; of equals, the one that begins alike.
+fn nearest(name: &str) -> Option<&'static str> {
+    let names = all().iter().map(|spec| spec.name);
+    let scored = names.map(|known| {
+        let mistakes = strsim::damerau_levenshtein(name, known);
+        (mistakes, strsim::jaro_winkler(name, known), known)
+    });
+    let best = scored.min_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)))?;
+    (best.0 <= 1 + name.len() / 4).then_some(best.2)
 }
 
 fn names() -> String {
@@ -250,6 +284,27 @@ fn defaults<C: Default + serde::Serialize>() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wrong_names_get_the_nearest_or_hear_that_they_are_planned() {
+        assert_eq!(find("PPO").unwrap().name, "ppo");
+        let message = |name: &str| find(name).err().unwrap().to_string();
+        for (wrong, near) in [
+            ("pppo", "ppo"),
+            ("pp", "ppo"),
+            ("Apex_DQN", "apex-dqn"),
+            ("dqnn", "dqn"),
+        ] {
+            let message = message(wrong);
+            assert!(
+                message.contains(&format!("did you mean '{near}'? Available: a2c, ")),
+                "{message}"
+            );
+        }
+        assert!(message("SAC").starts_with("sac is not implemented yet. Available: a2c, "));
+        assert!(!message("reinforce").contains("did you mean"));
+        assert!(PLANNED.iter().all(|name| find(name).is_err()));
+    }
 
     #[test]
     fn names_are_sorted_and_defaults_parse() {

@@ -1,4 +1,4 @@
-//! Starling: deep reinforcement learning, from a laptop to a cluster.
+//! Starling: deep reinforcement learning in Rust.
 //!
 //! This is the library behind the `starling` command; everything that the command does can be
 //! done from Rust. Read first: [`settings::resolve`] (from an environment's name to a
@@ -51,7 +51,8 @@ pub fn train(
     training.run(&AtomicBool::new(false), None, watcher)
 }
 
-/// Makes the folder of a run and writes what defines the run into it.
+/// Makes the folder of a run and writes what defines the run into it. If that fails, nothing is
+/// left behind.
 pub fn create_folder(
     config: &RunConfig,
     root: &Path,
@@ -60,15 +61,30 @@ pub fn create_folder(
     let seed = config.settings.seed;
     let (env, algo) = (config.env_id.as_str(), config.algo_name.as_str());
     let folder = RunFolder::create(root, env, algo, name, seed, SystemTime::now())?;
-    let resolved = config.to_value();
-    folder.write_config(&settings::to_yaml(&resolved))?;
-    folder.write_params(&resolved)?;
     let info = RunInfo {
         env: env.to_owned(),
         algo: algo.to_owned(),
         name: name.to_owned(),
         seed,
     };
+    match describe_run(&folder, config, info) {
+        Ok(()) => Ok(folder),
+        Err(error) => {
+            // The error says more than a failure to remove what was just made would.
+            let _ = std::fs::remove_dir_all(folder.path());
+            Err(error.into())
+        }
+    }
+}
+
+fn describe_run(
+    folder: &RunFolder,
+    config: &RunConfig,
+    info: RunInfo,
+) -> Result<(), starling_record::Error> {
+    let resolved = config.to_value();
+    folder.write_config(&settings::to_yaml(&resolved))?;
+    folder.write_params(&resolved)?;
     // The checkout that the program was built from, while it is there.
     let built_from = Path::new(env!("CARGO_MANIFEST_DIR"));
     let sources = if built_from.exists() {
@@ -76,8 +92,7 @@ pub fn create_folder(
     } else {
         Path::new(".")
     };
-    folder.write_version(&Version::collect(info, env!("CARGO_PKG_VERSION"), sources))?;
-    Ok(folder)
+    folder.write_version(&Version::collect(info, env!("CARGO_PKG_VERSION"), sources))
 }
 
 /// The settings of an existing run, on another device if one is given.
@@ -86,9 +101,14 @@ pub fn read_config(
     device: Option<&str>,
 ) -> Result<RunConfig, settings::SettingsError> {
     let text = folder.read_config()?;
-    let mut tree = settings::from_yaml(&text, &folder.config_path().display().to_string())?;
+    let path = folder.config_path();
+    let mut tree = settings::from_yaml(&text, &path.display().to_string())?;
     if let Some(device) = device {
         settings::merge(&mut tree, &serde_json::json!({ "device": device }));
     }
-    Ok(RunConfig::from_value(&tree)?)
+    RunConfig::from_value(&tree).map_err(|error| match error {
+        // This machine's, not the file's.
+        EngineError::Device(_) => error.into(),
+        source => settings::SettingsError::Run { path, source },
+    })
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Why a peer cannot be had.
+/// Why a peer cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// A program could not be started.
@@ -55,8 +55,8 @@ pub fn folder() -> Option<PathBuf> {
         .map(|cache| cache.join("starling").join("peers"))
 }
 
-/// Installs packages with pip into our virtual environment, which is made where it is not there
-/// yet; the answer is its Python.
+/// Installs packages with pip into our virtual environment, which is created if it does not exist;
+/// returns its Python.
 ///
 /// # Errors
 /// When there is no Python with pip, no network or no package for this machine.

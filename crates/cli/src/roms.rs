@@ -1,5 +1,4 @@
-//! The Atari games' ROMs: taken out of the `ale-py` wheel, which pip downloads and nobody
-//! installs.
+//! The Atari games' ROMs: extracted from the `ale-py` wheel, which is downloaded but not installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +6,7 @@ use std::process::Command;
 use starling_atari::games::Game;
 use starling_envs::atari::roms::{self, RomsError};
 
-/// Why ROMs cannot be had.
+/// Why ROMs cannot be downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// A program could not be started.
@@ -20,8 +19,8 @@ pub enum FetchError {
     },
     /// pip failed: often there is no network.
     #[error(
-        "pip could not download {WHEEL}: {reason}\nwhen there is a network, `./starling roms` \
-         fetches the ROMs; {REMEDY}"
+        "pip could not download {WHEEL}: {reason}\nwhen there is a network, `starling roms` \
+         downloads the ROMs; {REMEDY}"
     )]
     Download {
         /// The end of what pip said.
@@ -47,7 +46,7 @@ pub enum FetchError {
 }
 
 const WHEEL: &str = "ale-py==0.12.1";
-const REMEDY: &str = "`./starling roms --from DIR` takes ROMs that you have";
+const REMEDY: &str = "`starling roms --from DIR` uses ROMs that you have";
 
 /// Takes the `.bin` files out of the wheels of the current folder.
 const UNPACK: &str = "import glob, os, zipfile
@@ -59,8 +58,8 @@ for wheel in glob.glob('*.whl'):
                     rom.write(file.read(name))
 ";
 
-/// Downloads the ROMs and puts those of known games into the user's folder, after checking their
-/// md5. Says which games there are now, and where.
+/// Downloads the ROMs and installs those of known games in the user's folder, after checking their
+/// md5. Returns the installed games and the folder.
 ///
 /// # Errors
 /// When there is no Python, no pip or no network, or the folder cannot be written.

@@ -1,11 +1,14 @@
 //! From an environment's name, a preset, a file and `key=value` pairs to a [`RunConfig`].
 //!
-//! Later ones win: defaults < preset < file < command line.
+//! Later ones win: defaults < preset < file < command line. `env: CartPole-v1` and `algo: ppo` are
+//! short for `env: {id: CartPole-v1}` and `algo: {name: ppo}`.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
-use starling_engine::{EngineError, RunConfig};
+use starling_algos::ConfigError;
+use starling_engine::{EngineError, RunConfig, Settings};
+use starling_envs::EnvOptions;
 
 use crate::presets;
 
@@ -14,7 +17,7 @@ use crate::presets;
 pub struct Request {
     /// The environment's id; the file may name it instead.
     pub env: Option<String>,
-    /// The algorithm; if nobody names one, PPO.
+    /// The algorithm; PPO if none is named.
     pub algo: Option<String>,
     /// The preset; if none is given, that of the environment's family and the algorithm, if
     /// there is one. `none` for no preset at all.
@@ -73,9 +76,27 @@ pub enum SettingsError {
         /// The algorithm that was asked for.
         algo: String,
     },
-    /// Nobody said which environment.
+    /// No environment is named.
     #[error("no environment was named; `starling list envs` shows them")]
     NoEnv,
+    /// Two arguments name different environments or algorithms.
+    #[error("both '{first}' and {key}={second} are given; name only one")]
+    Twice {
+        /// What was named first.
+        first: String,
+        /// The setting that names something else.
+        key: &'static str,
+        /// What it names.
+        second: String,
+    },
+    /// The settings of an existing run cannot be used.
+    #[error("{}: {source}", path.display())]
+    Run {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: EngineError,
+    },
     /// The settings do not fit together.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -94,11 +115,23 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
     for pair in &request.overrides {
         apply_override(&mut line, pair)?;
     }
-    if let Some(env) = &request.env {
-        merge(&mut line, &section("env", "id", env));
-    }
-    if let Some(algo) = &request.algo {
-        merge(&mut line, &section("algo", "name", algo));
+    for (given, table, key, name) in [
+        (&request.env, "env", "env.id", "id"),
+        (&request.algo, "algo", "algo.name", "name"),
+    ] {
+        let Some(given) = given else {
+            continue;
+        };
+        if let Some(other) = line.get(table).and_then(|table| table.get(name)?.as_str())
+            && other != given
+        {
+            return Err(SettingsError::Twice {
+                first: given.clone(),
+                key,
+                second: other.to_owned(),
+            });
+        }
+        merge(&mut line, &section(table, name, given));
     }
     let named = |section: &str, name: &str| {
         let given = [&line, &file].into_iter();
@@ -112,6 +145,9 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         presets::find(name)?;
     }
     let algo = named("algo", "name").unwrap_or_else(|| usual.to_owned());
+    // Names of algorithms do not mind case; from here on it is the one of the table.
+    let algo = starling_algos::registry::find(&algo).map_err(EngineError::from)?;
+    let algo = algo.name.to_owned();
     if let (Some(preset), Some(made_for)) = (&request.preset, preset_algo)
         && made_for != algo
     {
@@ -123,7 +159,6 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
     let spec = starling_envs::registry::find(&env).map_err(EngineError::from)?;
     // A game's bare name becomes its id, by which the run is known from here on.
     let (env, family) = (spec.id, spec.family);
-    starling_algos::registry::find(&algo).map_err(EngineError::from)?;
 
     let usual = format!("{family}/{algo}");
     let preset = match request.preset.as_deref() {
@@ -139,8 +174,116 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
     merge(&mut tree, &file);
     merge(&mut tree, &line);
     merge(&mut tree, &section("env", "id", env));
-    Ok(RunConfig::from_value(&tree)?)
+    merge(&mut tree, &section("algo", "name", &algo));
+    RunConfig::from_value(&tree).map_err(|error| with_nearest(error, env, &algo).into())
 }
+
+/// The setting that other libraries, or users in a hurry, call this: `lr` is `algo.learning_rate`.
+pub(crate) fn setting_called(name: &str) -> Option<String> {
+    let algos = starling_algos::registry::all().iter();
+    let names = ["ppo", "dqn"]
+        .into_iter()
+        .chain(algos.map(|algo| algo.name));
+    names
+        .flat_map(|algo| same_setting(name, &all_settings("CartPole-v1", algo)))
+        .next()
+}
+
+/// Adds settings of other sections to the nearest ones of an unknown key: who writes
+/// `learning_rate` means `algo.learning_rate`.
+fn with_nearest(error: EngineError, env: &str, algo: &str) -> EngineError {
+    let EngineError::Config(ConfigError::Unknown { key, nearest }) = error else {
+        return error;
+    };
+    let mut better = same_setting(&key, &all_settings(env, algo));
+    if better.is_empty() {
+        better = nearest;
+    }
+    EngineError::Config(ConfigError::Unknown {
+        key,
+        nearest: better,
+    })
+}
+
+/// Existing settings that have the name of a key in another section, or mean the same.
+fn same_setting(key: &str, known: &[String]) -> Vec<String> {
+    let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
+    let name = last(key);
+    let alias = ALIASES.iter().filter(|(alias, _)| *alias == name);
+    let alias = alias.map(|(_, setting)| (*setting).to_owned());
+    let alias = alias.filter(|setting| known.contains(setting));
+    let same = known.iter().filter(|known| last(known) == name).cloned();
+    let mut found: Vec<String> = same.chain(alias).collect();
+    found.dedup();
+    found
+}
+
+/// Dotted names of all settings of an environment and an algorithm.
+fn all_settings(env: &str, algo: &str) -> Vec<String> {
+    let config = RunConfig {
+        env_id: env.to_owned(),
+        env: EnvOptions::default(),
+        algo_name: algo.to_owned(),
+        algo: Value::Object(Map::new()),
+        settings: Settings::default(),
+    };
+    let mut names = Vec::new();
+    collect_names("", &config.to_value(), &mut names);
+    names
+}
+
+fn collect_names(path: &str, tree: &Value, names: &mut Vec<String>) {
+    for (key, value) in tree.as_object().into_iter().flatten() {
+        let path = match path {
+            "" => key.clone(),
+            path => format!("{path}.{key}"),
+        };
+        collect_names(&path, value, names);
+        names.push(path);
+    }
+}
+
+/// What other libraries call our settings.
+const ALIASES: &[(&str, &str)] = &[
+    ("algorithm", "algo.name"),
+    ("batch_size", "algo.batch_size"),
+    ("batch_size", "algo.minibatches"),
+    ("buffer_size", "algo.capacity_steps"),
+    ("clip_coef", "algo.ratio_clip"),
+    ("clip_eps", "algo.ratio_clip"),
+    ("clip_range", "algo.ratio_clip"),
+    ("cuda", "device"),
+    ("ent_coef", "algo.entropy_coef"),
+    ("env_id", "env.id"),
+    ("gpu", "device"),
+    ("hidden_sizes", "algo.net.hidden"),
+    ("lam", "algo.gae_lambda"),
+    ("lambda", "algo.gae_lambda"),
+    ("learning_starts", "algo.learning_starts_steps"),
+    ("lr", "algo.learning_rate"),
+    ("max_grad_norm", "algo.clip_norm"),
+    ("minibatch_size", "algo.minibatches"),
+    ("n_envs", "envs"),
+    ("n_epochs", "algo.epochs"),
+    ("n_minibatch", "algo.minibatches"),
+    ("n_steps", "algo.rollout_steps"),
+    ("n_timesteps", "steps"),
+    ("net_arch", "algo.net.hidden"),
+    ("num_envs", "envs"),
+    ("num_minibatches", "algo.minibatches"),
+    ("num_steps", "algo.rollout_steps"),
+    ("num_workers", "threads"),
+    ("replay_size", "algo.capacity_steps"),
+    ("target_network_frequency", "algo.target_every_updates"),
+    ("target_update_interval", "algo.target_every_updates"),
+    ("tau", "algo.target_tau"),
+    ("timesteps", "steps"),
+    ("total_steps", "steps"),
+    ("total_timesteps", "steps"),
+    ("update_epochs", "algo.epochs"),
+    ("vf_coef", "algo.value_coef"),
+    ("workers", "threads"),
+];
 
 /// Reads a YAML table.
 pub fn from_yaml(text: &str, origin: &str) -> Result<Value, SettingsError> {
@@ -148,12 +291,43 @@ pub fn from_yaml(text: &str, origin: &str) -> Result<Value, SettingsError> {
         origin: origin.to_owned(),
         reason,
     };
-    let tree: Value = serde_saphyr::from_str(text).map_err(|error| broken(error.to_string()))?;
+    let tree = serde_saphyr::from_str(text)
+        .map_err(|error| broken(in_plain_words(&error.to_string(), origin)))?;
     match tree {
-        Value::Object(_) => Ok(tree),
+        Value::Object(mut tree) => {
+            for (table, name) in [("env", "id"), ("algo", "name")] {
+                if let Some(Value::String(short)) = tree.get(table) {
+                    let whole = serde_json::json!({ name: short });
+                    tree.insert(table.to_owned(), whole);
+                }
+            }
+            Ok(Value::Object(tree))
+        }
         Value::Null => Ok(Value::Object(Map::new())),
         _ => Err(broken("it is not a table of settings".into())),
     }
+}
+
+/// The YAML reader's message, without the words that it has for programmers.
+fn in_plain_words(message: &str, origin: &str) -> String {
+    let message = message.trim_start_matches("error: ");
+    let message = message.replace("<input>", origin);
+    [
+        (", set DuplicateKeyPolicy in Options if acceptable", ""),
+        ("duplicate mapping key:", "this key is given twice:"),
+        (
+            "cannot deserialize null into string; use Option<String>",
+            "a key is missing before the colon",
+        ),
+        (
+            "recursive references require weak recursion types",
+            "an alias refers to itself",
+        ),
+    ]
+    .into_iter()
+    .fold(message, |message, (theirs, ours)| {
+        message.replace(theirs, ours)
+    })
 }
 
 /// Writes a tree of settings as YAML.
@@ -178,6 +352,11 @@ fn read_file(path: &Path) -> Result<Value, SettingsError> {
 fn apply_override(tree: &mut Value, pair: &str) -> Result<(), SettingsError> {
     let not_a_pair = || SettingsError::Override(pair.to_owned());
     let (key, value) = pair.split_once('=').ok_or_else(not_a_pair)?;
+    let key = match key {
+        "env" => "env.id",
+        "algo" => "algo.name",
+        key => key,
+    };
     if key.is_empty() || key.split('.').any(str::is_empty) {
         return Err(not_a_pair());
     }
@@ -191,7 +370,7 @@ fn apply_override(tree: &mut Value, pair: &str) -> Result<(), SettingsError> {
     Ok(())
 }
 
-/// YAML, with two kindnesses: `1_000_000`, and `1e6` where a whole number is meant.
+/// YAML, with two additions: `1_000_000`, and `1e6` where a whole number is meant.
 fn parse_value(text: &str) -> Value {
     let plain = text.replace('_', "");
     let text = match plain.parse::<f64>() {
@@ -244,12 +423,95 @@ mod tests {
             resolve(&request).unwrap_err().to_string()
         };
         assert!(message(|r| r.env = Some("Cartpole".into())).contains("CartPole-v1"));
-        assert!(message(|r| r.algo = Some("ppoo".into())).contains("ppo"));
+        assert!(message(|r| r.algo = Some("ppoo".into())).contains("did you mean 'ppo'?"));
+        assert!(message(|r| r.algo = Some("SAC".into())).contains("not implemented yet"));
         assert!(message(|r| r.preset = Some("clasic/ppo".into())).contains("classic/ppo"));
         assert!(message(|r| r.overrides = vec!["steps".into()]).contains("key=value"));
         assert!(message(|r| r.overrides = vec!["algo.gama=1".into()]).contains("algo.gamma"));
         let bad = message(|r| r.overrides = vec!["algo.gamma=2".into()]);
         assert_eq!(bad, "algo.gamma is 2; allowed: between 0 and 1");
+        let twice = message(|r| r.overrides = vec!["env.id=Acrobot-v1".into()]);
+        assert_eq!(
+            twice,
+            "both 'CartPole-v1' and env.id=Acrobot-v1 are given; name only one"
+        );
+    }
+
+    #[test]
+    fn a_setting_without_its_section_and_names_of_other_libraries_are_recognised() {
+        let nearest = |algo: &str, pair: &str| {
+            let mut request = Request::new("CartPole-v1");
+            request.algo = Some(algo.into());
+            request.overrides = vec![pair.into()];
+            let message = resolve(&request).unwrap_err().to_string();
+            let (_, nearest) = message.split_once("; did you mean ").unwrap();
+            nearest.to_owned()
+        };
+        for (algo, pair, expected) in [
+            ("ppo", "learning_rate=0.1", "algo.learning_rate?"),
+            ("ppo", "lr=0.1", "algo.learning_rate?"),
+            ("ppo", "algo.lr=0.1", "algo.learning_rate?"),
+            ("ppo", "ent_coef=0.1", "algo.entropy_coef?"),
+            ("ppo", "n_envs=4", "envs?"),
+            ("ppo", "total_timesteps=4", "steps?"),
+            ("ppo", "n_steps=4", "algo.rollout_steps?"),
+            ("ppo", "batch_size=4", "algo.minibatches?"),
+            ("dqn", "batch_size=4", "algo.batch_size?"),
+            ("ppo", "hidden=[4]", "algo.net.hidden?"),
+        ] {
+            assert_eq!(nearest(algo, pair), expected, "{algo} {pair}");
+        }
+        // Every name that the table gives exists.
+        let algos = starling_algos::registry::all().iter();
+        let known: Vec<String> = algos
+            .flat_map(|algo| all_settings("CartPole-v1", algo.name))
+            .collect();
+        for (alias, setting) in ALIASES {
+            assert!(known.iter().any(|known| known == setting), "{alias}");
+        }
+    }
+
+    #[test]
+    fn environment_and_algorithm_have_short_forms_and_algorithms_do_not_mind_case() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        writeln!(file, "env: CartPole-v1\nalgo: A2C").unwrap();
+        let mut request = Request {
+            file: Some(file.path().to_owned()),
+            ..Request::default()
+        };
+        let config = resolve(&request).unwrap();
+        assert_eq!(
+            (&*config.env_id, &*config.algo_name),
+            ("CartPole-v1", "a2c")
+        );
+        request.overrides = vec!["algo=PPO".into(), "algo.epochs=9".into()];
+        let config = resolve(&request).unwrap();
+        assert_eq!(
+            (&*config.algo_name, &config.algo["epochs"]),
+            ("ppo", &9.into())
+        );
+    }
+
+    #[test]
+    fn broken_yaml_is_explained_without_the_words_of_the_library() {
+        let reason = |text: &str| from_yaml(text, "mine.yaml").unwrap_err().to_string();
+        let twice = reason("seed: 1\nseed: 2\n");
+        assert!(
+            twice.contains("line 2 column 1: this key is given twice: seed\n"),
+            "{twice}"
+        );
+        assert!(twice.contains("--> mine.yaml:2:1"), "{twice}");
+        let empty = reason(": x\n");
+        assert!(
+            empty.contains("a key is missing before the colon"),
+            "{empty}"
+        );
+        for message in [twice, empty] {
+            assert!(
+                !message.contains("Option") && !message.contains("<input>"),
+                "{message}"
+            );
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Comparing our Atari with ale-py, frame by frame, while ale-py plays.
+//! Compares our Atari emulator with ale-py, frame by frame, while ale-py plays.
 //!
 //! Read first: [`plan`] (what there is to compare), [`run`] (compares it).
 
@@ -175,8 +175,7 @@ pub fn plan(named: &[&'static Game], parts: &[Part], frames: u32, seed: u32) -> 
     plans
 }
 
-/// Makes the comparisons with so many recorders at a time, and tells of each game when it is
-/// done.
+/// Makes the comparisons with `workers` recorders at a time, and calls `done` after each game.
 ///
 /// # Errors
 /// When a recorder cannot be run or a cartridge is missing.

@@ -222,6 +222,8 @@ impl RunConfig {
         let mut tree = value.as_object().cloned().unwrap_or_default();
         let (env_id, env) = named_section(&mut tree, "env", "id")?;
         let (algo_name, algo) = named_section(&mut tree, "algo", "name")?;
+        // Its name as the table has it, also where the user wrote PPO.
+        let algo_name = registry::find(&algo_name)?.name.to_owned();
         let mut config = Self {
             env: parse_config("env", &env)?,
             env_id,
@@ -295,7 +297,10 @@ impl RunConfig {
         let env = env.map_err(|error| ConfigError::Misfit(format!("env: {error}")))?;
         let step = env.observation_space().spec().item_bytes();
         let spaces = spaces_of(&*env);
-        let algorithm = (self.algo_spec()?.build)(&self.algo, &spaces)?;
+        let spec = self.algo_spec()?;
+        let algorithm = (spec.build)(&self.algo, &spaces);
+        let algorithm = algorithm.map_err(|error| registry::with_usable(error, spec, &spaces))?;
+        self.check_minibatches(algorithm.experience())?;
         match algorithm.experience() {
             Experience::Rollouts { steps } => {
                 fits("algo.rollout_steps", steps, step.saturating_mul(s.envs))?;
@@ -384,10 +389,24 @@ impl RunConfig {
             !(serial && s.asynchronous),
             "asynchronous",
             true,
-            "false with mode=serial, which has no actors of their own; use mode=threads or \
+            "false with mode=serial, which has no separate actors; use mode=threads or \
              mode=central",
         )?;
         Ok(())
+    }
+
+    /// Refuses more minibatches than there are samples in a rollout.
+    fn check_minibatches(&self, experience: Experience) -> Result<(), EngineError> {
+        let algo = &self.to_value()["algo"];
+        let (Experience::Rollouts { steps }, Some(minibatches)) =
+            (experience, algo["minibatches"].as_u64())
+        else {
+            return Ok(());
+        };
+        let samples = steps.saturating_mul(self.settings.envs);
+        let allowed = format!("at most the {samples} samples of a rollout (rollout_steps × envs)");
+        let good = minibatches <= samples as u64;
+        Ok(require(good, "algo.minibatches", minibatches, &allowed)?)
     }
 }
 
@@ -491,7 +510,7 @@ fn named_section(
     let missing = |value: &Value| ConfigError::Value {
         key: key.clone(),
         value: value.to_string(),
-        allowed: format!("a name; `starling list {section}s` shows them"),
+        allowed: format!("a name; `starling list {section}s` shows all"),
     };
     match tree.remove(section) {
         Some(Value::Object(mut rest)) => match rest.remove(name) {
@@ -570,12 +589,21 @@ mod tests {
             tree
         };
         assert!(message(base(json!({"env": {"id": "CartPol-v1"}}))).contains("CartPole-v1"));
-        assert!(message(base(json!({"algo": {"name": "pp"}}))).contains("did you mean ppo"));
+        assert!(message(base(json!({"algo": {"name": "pp"}}))).contains("did you mean 'ppo'"));
         assert!(message(base(json!({"step": 5}))).contains("did you mean steps"));
         assert!(message(base(json!({"steps": "many"}))).contains("steps is \"many\""));
         assert!(message(base(json!({"steps": 0}))).contains("at least 1"));
         assert!(message(base(json!({"asynchronous": true}))).contains("mode=serial"));
         let continuous = json!({"env": {"id": "Pendulum-v1"}, "algo": {"name": "dqn"}});
-        assert!(message(continuous).contains("discrete"));
+        assert_eq!(
+            message(continuous),
+            "dqn cannot be used here: action values need discrete actions, and those of this \
+             environment are continuous; usable here: a2c, appo, impala, ppo"
+        );
+        let many = message(base(json!({"algo": {"minibatches": 100_000}, "envs": 8})));
+        assert!(
+            many.contains("algo.minibatches is 100000; allowed: at most"),
+            "{many}"
+        );
     }
 }

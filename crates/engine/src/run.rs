@@ -176,6 +176,7 @@ impl Training {
             restarts.set_used(restored.tally.env_restarts);
         }
         let elapsed = times.and_then(|times| times["elapsed_s"].as_f64());
+        // No checksum covers this file: a time that makes no sense is not worth the run.
         let elapsed = Duration::try_from_secs_f64(elapsed.unwrap_or(0.0)).unwrap_or_default();
         let (mut tally, version) = (restored.tally, restored.version);
         tally.counts_games = parts.counts_games;
@@ -621,7 +622,8 @@ impl Training {
         }
     }
 
-    fn status(&self) -> Status {
+    /// How far the run is.
+    pub fn status(&self) -> Status {
         let since = self.clock.started.elapsed();
         let new_steps = self.tally.env_steps - self.clock.steps_before;
         let scores = self.tally.scores();

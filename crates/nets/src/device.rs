@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use tch::{Cuda, Device};
@@ -27,8 +28,8 @@ pub enum DeviceError {
     Name(String),
     /// No such GPU here.
     #[error(
-        "cuda:{wanted} was asked for, but {found} CUDA devices are usable here; \
-         `starling doctor` says why, `device=cpu` does without"
+        "cuda:{wanted} was requested, but {found} CUDA devices are usable; run `starling doctor`, \
+         or set device=cpu"
     )]
     Absent {
         /// Number that was asked for.
@@ -70,7 +71,7 @@ impl FromStr for DeviceChoice {
         match name {
             "auto" => Ok(DeviceChoice::Auto),
             "cpu" => Ok(DeviceChoice::Cpu),
-            "cuda" => Ok(DeviceChoice::Cuda(0)),
+            "cuda" | "gpu" => Ok(DeviceChoice::Cuda(0)),
             _ => {
                 let index = name.strip_prefix("cuda:").ok_or_else(unknown)?;
                 Ok(DeviceChoice::Cuda(index.parse().map_err(|_| unknown())?))
@@ -103,11 +104,76 @@ pub fn load_cuda() -> bool {
     // is called here, and it is never unloaded.
     #[expect(unsafe_code, reason = "there is no safe way to load a library")]
     let loaded = unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_NOW | RTLD_GLOBAL) };
-    let there = loaded.map(std::mem::forget).is_ok();
-    if there {
-        crate::native::load_graphs();
+    match loaded {
+        Ok(library) => {
+            std::mem::forget(library);
+            crate::native::load_graphs();
+            true
+        }
+        Err(error) => {
+            let _ = NOT_LOADED.set(error.to_string());
+            false
+        }
     }
-    there
+}
+
+/// Why libtorch's CUDA half could not be loaded.
+static NOT_LOADED: OnceLock<String> = OnceLock::new();
+
+/// Why there are no CUDA devices, as far as it can be told; `None` if there are some.
+pub fn why_no_cuda() -> Option<String> {
+    if cuda_devices() > 0 {
+        return None;
+    }
+    let driver = driver_version();
+    Some(match (NOT_LOADED.get(), driver) {
+        (_, Err(Driver::Missing)) => {
+            "no NVIDIA driver is installed (libcuda.so.1 was not found)".into()
+        }
+        (_, Err(Driver::Fails(code))) => format!(
+            "the NVIDIA driver cannot be used (cuInit returns {code}); `nvidia-smi` may say more"
+        ),
+        (Some(error), Ok(_)) if error.contains("libtorch_cuda.so: cannot open") => {
+            "this libtorch has no CUDA libraries (libtorch_cuda.so was not found)".into()
+        }
+        (Some(error), Ok(_)) => format!("libtorch's CUDA libraries cannot be loaded: {error}"),
+        (None, Ok(version)) => format!(
+            "the driver supports CUDA up to {}.{}, which is too old for this libtorch, or it \
+             shows no device (see CUDA_VISIBLE_DEVICES)",
+            version / 1000,
+            version % 1000 / 10
+        ),
+    })
+}
+
+/// What is wrong with the NVIDIA driver.
+enum Driver {
+    /// It is not installed.
+    Missing,
+    /// It answers with an error code.
+    Fails(i32),
+}
+
+/// The newest CUDA that the driver supports, as 1000 major + 10 minor.
+fn driver_version() -> Result<i32, Driver> {
+    use libloading::os::unix::{Library, Symbol};
+    // SAFETY: this is the driver's documented interface: `cuInit` takes flags that must be 0,
+    // `cuDriverGetVersion` writes one int. The library stays open while they are called, and
+    // libtorch itself loads the same one.
+    #[expect(unsafe_code, reason = "there is no safe way to ask the driver")]
+    unsafe {
+        let library = Library::new("libcuda.so.1").map_err(|_| Driver::Missing)?;
+        let init: Symbol<unsafe extern "C" fn(u32) -> i32> =
+            library.get(b"cuInit\0").map_err(|_| Driver::Missing)?;
+        let get_version: Symbol<unsafe extern "C" fn(*mut i32) -> i32> = library
+            .get(b"cuDriverGetVersion\0")
+            .map_err(|_| Driver::Missing)?;
+        let (code, mut version) = (init(0), 0);
+        match (code, get_version(&raw mut version)) {
+            (0, 0) => Ok(version),
+            (0, code) | (code, _) => Err(Driver::Fails(code)),
+        }
+    }
 }
 
 /// Sets how many threads libtorch uses for one operation that is called from this thread.
@@ -145,6 +211,9 @@ mod tests {
             assert_eq!(name.parse::<DeviceChoice>().unwrap().to_string(), name);
         }
         assert!("cuda:x".parse::<DeviceChoice>().is_err());
-        assert!("gpu".parse::<DeviceChoice>().is_err());
+        for name in ["cuda", "gpu"] {
+            assert_eq!(name.parse(), Ok(DeviceChoice::Cuda(0)));
+        }
+        assert!("tpu".parse::<DeviceChoice>().is_err());
     }
 }

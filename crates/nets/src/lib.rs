@@ -7,6 +7,7 @@
 //! Read first: [`Params`] (all weights of a network as one flat tensor with named views),
 //! [`ActorCritic`] and [`QNetwork`] (the two families of networks), [`Optimizer`].
 
+mod bf16;
 mod convert;
 mod device;
 mod distribution;
@@ -27,9 +28,11 @@ mod script;
 mod staging;
 mod torso;
 
+pub use bf16::try_bf16;
 pub use convert::{array_of, tensor_of, tensor_of_view, tree_of};
 pub use device::{
     DeviceChoice, DeviceError, cuda_devices, load_cuda, set_threads, threads, torch_version,
+    why_no_cuda,
 };
 pub use distribution::{Distribution, PolicyHead, argmax, sample_categorical};
 pub use graph::Graph;

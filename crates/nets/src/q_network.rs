@@ -201,9 +201,10 @@ impl QNetConfig {
 pub fn number_of_actions(actions: &Space) -> Result<usize, ShapeMismatch> {
     match actions {
         Space::Discrete { n } => Ok(*n),
-        other => Err(ShapeMismatch(format!(
-            "action values need discrete actions, not {other:?}"
-        ))),
+        _ => Err(ShapeMismatch(
+            "action values need discrete actions, and those of this environment are continuous"
+                .into(),
+        )),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Agent steps per second of the Atari games, beside ale-py's own vector environment and EnvPool.
+//! Agent steps per second of the Atari games, next to ale-py's own vector environment and EnvPool.
 //!
 //! All step 64 environments by random actions: four frames each, the maximum of the last two in
 //! grey, 84×84, stacks of four, no sticky actions. The speed of each is that of its median batch
@@ -133,7 +133,7 @@ pub(super) fn run(peers: &Peers, out: &mut dyn Write) -> Result<(), BenchError> 
     match memory()? {
         Some(bytes) => writeln!(
             out,
-            "\nmemory: {:.1} KiB per environment beside its observation stack",
+            "\nmemory: {:.1} KiB per environment besides its observation stack",
             bytes / 1024.0
         )?,
         None => writeln!(out, "\nmemory: not known on this system")?,

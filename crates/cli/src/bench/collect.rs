@@ -1,4 +1,4 @@
-//! What an actor costs per step beside its environments and its network.
+//! What an actor costs per step besides its environments and its network.
 //!
 //! The same environments are stepped three ways: bare, by an actor whose policy draws at random
 //! without a network, and by an actor with PPO's network. The first difference is the

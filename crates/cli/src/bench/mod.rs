@@ -1,4 +1,4 @@
-//! Measurements of the hot paths on this machine, each beside a named baseline.
+//! Measurements of the hot paths on this machine, each next to a named baseline.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -18,6 +18,9 @@ pub use atari::Peers;
 /// What ends a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
+    /// No environment has a name like this.
+    #[error("no environment to measure has '{0}' in its id; `starling list envs` shows all")]
+    NoEnv(String),
     /// The results could not be written.
     #[error(transparent)]
     Write(#[from] std::io::Error),
@@ -46,23 +49,23 @@ pub fn envs(wanted: &str, out: &mut dyn Write) -> Result<(), BenchError> {
     envs::run(wanted, out)
 }
 
-/// The Atari games, beside the peers that there are.
+/// The Atari games, next to the peers that are installed.
 pub fn atari(peers: &Peers, out: &mut dyn Write) -> Result<(), BenchError> {
     atari::run(peers, out)
 }
 
-/// The sum tree, and prioritized transitions of pictures, beside other replays where `python` (or
+/// The sum tree, and prioritized transitions of images, next to other replays where `python` (or
 /// `python3`) has them; of a million frames if `full`.
 pub fn replay(python: Option<&str>, full: bool, out: &mut dyn Write) -> Result<(), BenchError> {
     replay::run(python, full, out)
 }
 
-/// What collecting costs beside the environment and the network.
+/// What collecting costs besides the environment and the network.
 pub fn collect(out: &mut dyn Write) -> Result<(), BenchError> {
     collect::run(out)
 }
 
-/// Whole runs with learning, beside other libraries where `python` (or `python3`) has them.
+/// Whole runs with learning, next to other libraries where `python` (or `python3`) has them.
 pub fn train(python: Option<&str>, out: &mut dyn Write) -> Result<(), BenchError> {
     train::run(python, out)
 }

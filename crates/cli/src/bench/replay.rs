@@ -1,4 +1,4 @@
-//! How fast the replay is written and drawn from, beside other replays and a plain copy.
+//! How fast the replay is written and sampled, next to other replays and a plain copy.
 //!
 //! Frames are those of Atari games played at random where the cartridges are there (a few
 //! thousand, over and over), else noise for what does not depend on them. Everything is measured
@@ -66,7 +66,7 @@ fn peers(python: &str, out: &mut dyn Write) -> Result<Vec<Peer>, BenchError> {
     let Some(output) = output.ok().filter(|output| output.status.success()) else {
         writeln!(
             out,
-            "{python} has no numpy, so that there are no peers to compare with: pip install \
+            "{python} has no numpy, so there are no peers to compare with: pip install \
              torchrl cpprb into a virtual environment and name its Python with --python; for \
              rlpyt, put a copy of its repository on PYTHONPATH"
         )?;
@@ -288,7 +288,7 @@ impl<'a> Filled<'a> {
         let [copies, cycles] = alternate([copy, cycle])?;
         writeln!(
             out,
-            "  the same, drawn ahead by two threads: {cycles:.0} cycles/s, {:.2} of a plain copy by two threads ({copies:.0} /s)",
+            "  the same, prefetched by two threads: {cycles:.0} cycles/s, {:.2} of a plain copy by two threads ({copies:.0} /s)",
             cycles / copies
         )?;
         Ok(cycles)
@@ -325,7 +325,7 @@ impl<'a> Filled<'a> {
         });
         writeln!(
             out,
-            "  a writer that wants 100 k steps/s, beside one that draws: {:.0} k steps/s, {:.0} batches/s",
+            "  a writer that aims at 100 k steps/s, while another thread samples: {:.0} k steps/s, {:.0} batches/s",
             written? / 1e3,
             drawn?
         )?;
@@ -373,7 +373,7 @@ impl<'a> Filled<'a> {
             let bytes = file.metadata()?.len();
             writeln!(
                 out,
-                "  snapshot, {part}: begun in {:.1} ms, written in {:.1} s, {:.1} MB; the longest insert 64 + sample 64 + update meanwhile: {:.1} ms",
+                "  snapshot, {part}: started in {:.1} ms, written in {:.1} s, {:.1} MB; the longest insert 64 + sample 64 + update meanwhile: {:.1} ms",
                 begin.as_secs_f64() * 1e3,
                 start.elapsed().as_secs_f64(),
                 bytes as f64 / 1e6,

@@ -1,5 +1,5 @@
-//! Steps per second of whole runs, learning included, beside what environments and learner could
-//! do alone on this machine and beside other libraries where they can be measured here.
+//! Steps per second of whole runs, learning included, next to what environments and learner reach
+//! alone on this machine, and next to other libraries where they are installed.
 
 use std::io::Write;
 use std::path::Path;
@@ -161,7 +161,7 @@ impl Watcher for Watch<'_> {
     }
 }
 
-/// The same training in other libraries, each by its own program beside this one's benchmarks.
+/// The same training in other libraries, each with its own program in `benches`.
 fn beside_peers(
     python: &str,
     rates: &[(&str, f64)],

@@ -1,4 +1,4 @@
-//! `starling atari verify`: our Atari beside ale-py, frame by frame.
+//! `starling atari verify`: our Atari emulator against ale-py, frame by frame.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,6 +12,8 @@ use crate::envs::registry;
 use crate::peers;
 use crate::verify::{self, Part, Tally};
 
+use super::Usage;
+
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -20,7 +22,7 @@ pub(super) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Compare RAM, screen, reward, lives and end of the game with ale-py at every frame
+    /// Compare RAM, screen, reward, lives and end of game with ale-py after every frame
     Verify(Verify),
 }
 
@@ -41,12 +43,12 @@ struct Verify {
     #[arg(long)]
     sticky: bool,
     /// Seed of the random actions and of the sticky ones
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     seed: u32,
-    /// Games that are compared at the same time, each with an ale-py of its own
+    /// Games to compare at the same time, each with its own ale-py
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// A Python with ale-py 0.12.1 [default: python3, or one that is made in the user's cache]
+    /// Python with ale-py 0.12.1 [default: python3, or a virtual environment in the user's cache]
     #[arg(long)]
     python: Option<String>,
 }
@@ -109,9 +111,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         totals[2].runs
     );
     if totals[1].runs > 0 {
-        say!(
-            "not compared: the modes 1 and 2 of adventure, in which no two runs of ale-py are equal"
-        );
+        say!("not compared: modes 1 and 2 of adventure, in which ale-py is not deterministic");
     }
     for difference in &differences {
         say!("{difference}");
@@ -122,7 +122,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A Python with ale-py; says so if it has to be installed first.
+/// A Python with ale-py, which is installed if need be.
 pub(super) fn peer(wanted: Option<&str>) -> anyhow::Result<PathBuf> {
     if let Some(python) = peers::find(wanted) {
         return Ok(python);
@@ -131,7 +131,7 @@ pub(super) fn peer(wanted: Option<&str>) -> anyhow::Result<PathBuf> {
         anyhow::bail!("{wanted} does not have {}, gymnasium and numpy", peers::ALE);
     }
     let folder = peers::folder().context("neither XDG_CACHE_HOME nor HOME is set")?;
-    eprintln!(
+    note!(
         "installing {}, gymnasium and numpy with pip into {} (once)",
         peers::ALE,
         folder.display()
@@ -145,8 +145,10 @@ fn find(name: &str) -> anyhow::Result<&'static Game> {
         return Ok(game);
     }
     let id = registry::find(name)?.id;
-    let (game, _) = parse(id).with_context(|| format!("{id} is no Atari game"))?;
-    Ok(game)
+    match parse(id) {
+        Some((game, _)) => Ok(game),
+        None => Err(Usage(format!("{id} is not an Atari game")).into()),
+    }
 }
 
 fn frames(tally: &Tally) -> String {

@@ -1,8 +1,8 @@
-//! `starling bench`: the hot paths on this machine.
+//! `starling bench`: the speed of the hot paths on this machine.
 
 use std::process::ExitCode;
 
-use crate::{bench, peers};
+use crate::{bench, nets, peers};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -12,11 +12,11 @@ pub(super) struct Args {
     /// Only environments whose id contains this
     #[arg(long, default_value = "")]
     env: String,
-    /// A Python with the libraries to compare with [default: python3, or for Atari one that is
-    /// made in the user's cache]
+    /// Python with the libraries to compare with [default: python3, or for Atari a virtual
+    /// environment in the user's cache]
     #[arg(long)]
     python: Option<String>,
-    /// Measure the replay with a million frames (7.1 GB of memory)
+    /// Measure the replay with a million frames (takes 7.1 GB of memory)
     #[arg(long)]
     full: bool,
 }
@@ -27,9 +27,9 @@ enum What {
     All,
     /// Stepping environments
     Envs,
-    /// Atari games beside ale-py's vector environment and EnvPool (not part of all)
+    /// Atari games next to ale-py's vector environment and EnvPool (not part of all)
     Atari,
-    /// Drawing from the replay
+    /// Sampling from the replay
     Replay,
     /// Collecting with a policy
     Collect,
@@ -55,12 +55,18 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     if args.what == What::Train {
         super::roms::ensure("ALE/Pong-v5")?;
+        // Without a GPU, one of the runs is in bfloat16 on the processor.
+        if nets::cuda_devices() == 0 && !super::bf16::ready()? {
+            anyhow::bail!(
+                "this processor cannot compute in bfloat16, which is part of bench train"
+            );
+        }
         bench::train(args.python.as_deref(), out)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The peers that are here or can be installed; says so of those that cannot.
+/// The peers that are installed or can be; says which cannot.
 fn atari_peers(wanted: Option<&str>) -> bench::Peers {
     let ale = super::atari::peer(wanted);
     let envpool = match &ale {
@@ -68,10 +74,10 @@ fn atari_peers(wanted: Option<&str>) -> bench::Peers {
         _ => peers::install(&["envpool"]),
     };
     if let Err(error) = &ale {
-        eprintln!("nothing is compared with ale-py: {error}");
+        note!("not compared with ale-py: {error}");
     }
     if let Err(error) = &envpool {
-        eprintln!("nothing is compared with EnvPool: {error}");
+        note!("not compared with EnvPool: {error}");
     }
     bench::Peers {
         ale: ale.ok(),

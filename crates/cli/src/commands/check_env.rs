@@ -4,15 +4,22 @@ use std::process::ExitCode;
 
 use crate::envs::{EnvOptions, check, registry};
 
+use super::numbers::{at_least_one, whole};
+
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Environment
     id: String,
     /// Steps to take
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        default_value = "10000",
+        value_parser = at_least_one,
+        allow_negative_numbers = true
+    )]
     steps: u64,
-    /// Seed
-    #[arg(long, default_value_t = 1)]
+    /// Seed of the environment and of the random actions
+    #[arg(long, default_value = "1", value_parser = whole, allow_negative_numbers = true)]
     seed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `starling config`: the settings that a run would have.
+//! `starling config`: the settings of a run, without starting it.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ pub(super) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Print all settings of a run, with every default filled in
+    /// Print all settings that a run would use, with every default filled in
     Show(Box<Wanted>),
 }
 

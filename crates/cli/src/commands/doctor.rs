@@ -1,10 +1,12 @@
-//! `starling doctor`: what is found on this machine, and how to mend what is missing.
+//! `starling doctor`: what this machine has, and how to fix what is missing.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use crate::envs::atari::roms;
 use crate::nets;
+
+use super::{bf16, caller};
 
 #[derive(clap::Args)]
 pub(super) struct Args {}
@@ -45,31 +47,52 @@ pub(super) fn run(Args {}: Args) -> anyhow::Result<ExitCode> {
     line(
         !gpu || devices > 0,
         "cuda",
-        match (devices, nets::has_graphs()) {
-            (0, _) | (_, true) => format!("{devices} devices"),
-            (_, false) => format!("{devices} devices, used without CUDA graphs"),
+        match (nets::why_no_cuda(), nets::has_graphs()) {
+            (Some(reason), _) => format!("no devices: {reason}"),
+            (None, true) => format!("{devices} devices"),
+            (None, false) => format!("{devices} devices, used without CUDA graphs"),
         },
-        "an NVIDIA driver is here, but libtorch's CUDA libraries are not: pip install \
-         torch==2.11.0, then STARLING_LIBTORCH=$(python3 -c 'import torch; \
-         print(torch.__path__[0])') ./starling doctor",
+        "to use the GPU: pip install torch==2.11.0, then STARLING_LIBTORCH=$(python3 -c 'import \
+         torch; print(torch.__path__[0])') ./starling doctor",
     );
+    let bf16 = match bf16::check()? {
+        bf16::Verdict::Works => "works",
+        bf16::Verdict::WorksLimited => {
+            "works without AMX, which this machine advertises and cannot run; runs with \
+             algo.net.bf16=true take care of it"
+        }
+        bf16::Verdict::Fails => {
+            "does not work on this processor; runs with algo.net.bf16=true use float32"
+        }
+    };
+    line(true, "bfloat16", bf16.to_owned(), "");
     for (tool, remedy) in [
-        ("cargo", "install Rust with rustup"),
-        ("python3", "install Python 3 with your package manager"),
-        ("c++", "install a C++ compiler, such as g++"),
+        (
+            "cargo",
+            "needed to build Starling: install Rust from https://rustup.rs",
+        ),
+        (
+            "python3",
+            "needed to build Starling: install Python 3 with your package manager",
+        ),
+        (
+            "c++",
+            "needed to build Starling: install a C++ compiler, such as g++",
+        ),
     ] {
-        let version = version_of(tool);
-        line(version.is_some(), tool, version.unwrap_or_default(), remedy);
+        match version_of(tool) {
+            Ok(version) => line(true, tool, version, ""),
+            Err(problem) => line(false, tool, problem, remedy),
+        }
     }
     let (roms, all) = (roms::found().len(), starling_atari::games::all().len());
-    let hint = if roms == 0 {
-        " (./starling roms fetches them)"
-    } else {
-        ""
+    let hint = match roms {
+        0 => format!(" (`{} roms` downloads them)", caller::name()),
+        _ => String::new(),
     };
     line(true, "atari", format!("{roms} of {all} ROMs{hint}"), "");
     let free = free_disk(Path::new("."));
-    let enough = free.is_none_or(|bytes| bytes > 2_000_000_000);
+    let enough = free.is_none_or(|bytes| bytes > 4_000_000_000);
     let text = free.map_or("unknown".into(), |bytes| {
         format!("{:.1} GB free here", bytes as f64 / 1e9)
     });
@@ -77,15 +100,17 @@ pub(super) fn run(Args {}: Args) -> anyhow::Result<ExitCode> {
         enough,
         "disk",
         text,
-        "free some space: a build needs about 2 GB",
+        "free some space: building Starling takes about 4 GB",
     );
-    let writable = tempfile_in(Path::new("."));
-    line(
-        writable,
-        "folder",
-        "runs can be written here".into(),
-        "choose another with --runs DIR",
-    );
+    match write_in(Path::new(".")) {
+        Ok(()) => line(true, "folder", "runs can be written here".into(), ""),
+        Err(error) => line(
+            false,
+            "folder",
+            format!("runs cannot be written here: {error}"),
+            "change to another folder, or name one with --runs DIR",
+        ),
+    }
     Ok(match healthy {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -122,10 +147,24 @@ fn memory() -> Option<String> {
     Some(format!("{:.1} GB, {:.1} GB free", total / 1e6, free / 1e6))
 }
 
-fn version_of(tool: &str) -> Option<String> {
-    let output = Command::new(tool).arg("--version").output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    Some(text.lines().next().unwrap_or_default().to_owned())
+/// The first line that a tool prints about its version, or why it cannot be used.
+fn version_of(tool: &str) -> Result<String, String> {
+    let output = Command::new(tool).arg("--version").output();
+    let output = output.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => "not found".to_owned(),
+        _ => error.to_string(),
+    })?;
+    let first = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        text.lines().next().unwrap_or_default().to_owned()
+    };
+    match output.status.success() {
+        true => Ok(first(&output.stdout)),
+        false => Err(format!(
+            "`{tool} --version` fails: {}",
+            first(&output.stderr)
+        )),
+    }
 }
 
 fn free_disk(folder: &Path) -> Option<u64> {
@@ -135,8 +174,8 @@ fn free_disk(folder: &Path) -> Option<u64> {
     Some(blocks.parse::<u64>().ok()? * 1024)
 }
 
-fn tempfile_in(folder: &Path) -> bool {
+fn write_in(folder: &Path) -> std::io::Result<()> {
     let probe = folder.join(format!(".starling-doctor-{}", std::process::id()));
-    let written = std::fs::write(&probe, b"").is_ok();
-    written && std::fs::remove_file(&probe).is_ok()
+    std::fs::write(&probe, b"")?;
+    std::fs::remove_file(&probe)
 }

@@ -45,7 +45,8 @@ enum Protocol {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folder = RunFolder::open(&args.run)?;
-    let config = crate::read_config(&folder, args.device.as_deref())?;
+    let mut config = crate::read_config(&folder, args.device.as_deref())?;
+    super::bf16::ensure(&mut config)?;
     if let Some(Protocol::Training) = args.protocol {
         return training(&folder, &config, args.json);
     }
@@ -65,7 +66,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => {
             let (latest, damaged) = checkpoint::latest_with(&checkpoints, is_needed_to_act)?;
             for damage in damaged {
-                eprintln!("warning: {damage}");
+                note!("warning: {damage}");
             }
             latest
         }

@@ -1,4 +1,4 @@
-//! `starling list`: what there is, from the tables.
+//! `starling list`: environments, algorithms and presets, from the tables.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ enum What {
     Envs,
     /// The 57 Atari games of most papers
     Atari57,
-    /// The Atari games with a world record in SABER
+    /// The Atari games for which SABER has a world record
     Saber,
     /// Algorithms
     Algos,

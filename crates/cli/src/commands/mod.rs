@@ -1,32 +1,47 @@
 //! The `starling` command: one file per subcommand.
 //!
 //! Results go to standard output, progress and errors to standard error. Exit codes: 0 for
-//! success, 1 for failure, 2 for what the user wrote, 130 after Ctrl-C or SIGTERM.
+//! success, 1 for failure, 2 for a mistake in what the user wrote, 130 after Ctrl-C, SIGTERM or
+//! SIGHUP.
 
-#![expect(clippy::print_stderr, reason = "a command line prints")]
-
+use std::fmt;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::EngineError;
+use crate::bench::BenchError;
 use crate::settings::SettingsError;
 
-/// Prints a line of results. Whoever reads them may stop reading: that ends the program quietly.
+/// Prints a line of results to standard output. A reader that left ends the program quietly; any
+/// other failure, such as a full disk, ends it with an error.
 macro_rules! say {
     ($($text:tt)*) => {
-        $crate::commands::write_line(&format!($($text)*))
+        $crate::commands::write_or_exit(&format!($($text)*), 0)
+    };
+}
+
+/// Prints a line to standard error. Nobody may be reading it, or its disk may be full: a run must
+/// not end because of that, as it would with `eprintln!`.
+macro_rules! note {
+    ($($text:tt)*) => {
+        $crate::commands::write_note(format_args!($($text)*))
     };
 }
 
 mod atari;
 mod bench;
+mod bf16;
+mod caller;
 mod check_env;
 mod completions;
 mod config;
 mod doctor;
 mod eval;
 mod list;
+mod mistakes;
+mod numbers;
 mod play;
 mod plot;
 mod profile;
@@ -34,9 +49,10 @@ mod progress;
 mod resume;
 mod roms;
 mod selftest;
+mod signals;
 mod train;
 
-/// Deep reinforcement learning, from a laptop to a cluster
+/// Deep reinforcement learning: train, evaluate and compare agents
 #[derive(Parser)]
 #[command(version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
@@ -53,23 +69,23 @@ Examples:
   starling plot runs/CartPole-v1/ppo/*
 
 Environment variables:
-  STARLING_LIBTORCH  a torch 2.11.0 folder to use instead of the downloaded one (read by ./starling)
-  STARLING_ROMS      a folder of Atari ROMs to use before the user's cache
-  NO_COLOR           no colours";
+  STARLING_LIBTORCH  torch 2.11.0 folder to use instead of the downloaded one (read by ./starling)
+  STARLING_ROMS      folder of Atari ROMs, searched before the user's cache";
 
 #[derive(Subcommand)]
 enum Command {
     /// Train an agent
     Train(train::Args),
-    /// Go on with a run from its latest checkpoint
+    /// Continue a run from its latest checkpoint
     Resume(resume::Args),
     /// Play episodes with a trained agent and report its returns
     Eval(eval::Args),
-    /// Play an Atari game, by chance or by a trained agent: in the terminal and into a GIF
+    /// Play an Atari game with random actions or a trained agent; show it in the terminal and write
+    /// a GIF
     Play(play::Args),
     /// Draw learning curves of one or more runs (HTML and PNG)
     Plot(plot::Args),
-    /// Show what there is: environments, algorithms, presets
+    /// List environments, algorithms or presets
     List(list::Args),
     /// Show the settings that a run would have
     Config(config::Args),
@@ -77,11 +93,11 @@ enum Command {
     Bench(bench::Args),
     /// Check an environment for mistakes that make learning fail
     CheckEnv(check_env::Args),
-    /// Report what is found on this machine, and how to mend what is missing
+    /// Check this machine's setup and explain how to fix what is missing
     Doctor(doctor::Args),
-    /// Get the ROMs of the Atari games, and list those that are here
+    /// Download the ROMs of the Atari games, and list those that are installed
     Roms(roms::Args),
-    /// Compare our Atari with the reference
+    /// Compare the Atari emulator with ale-py, the reference
     Atari(atari::Args),
     /// Test that a GPU computes what the CPU computes, for every algorithm
     Selftest(selftest::Args),
@@ -89,14 +105,36 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// Runs the command that the program's arguments ask for, and says how it ended.
+/// Runs the command given by the program's arguments and returns its exit code.
 ///
 /// A program that adds environments of its own to the table and then calls this has them in
 /// every command; see `examples/custom_env.rs`.
 pub fn main() -> ExitCode {
     // libtorch looks for its devices at its first use: before anything else.
     starling_nets::load_cuda();
-    let result = match Cli::parse().command {
+    // Not one of the commands, which completions and --help would show.
+    if std::env::args().nth(1).as_deref() == Some(bf16::PROBE) {
+        starling_nets::try_bf16();
+        return ExitCode::SUCCESS;
+    }
+    let arguments = match Cli::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() => {
+            note!("{}", mistakes::explain(&error, std::env::args().nth(1)));
+            return ExitCode::from(2);
+        }
+        Err(help) => {
+            // Coloured where the output is a terminal.
+            return match help.print() {
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    note!("error: {}", not_written(&error));
+                    ExitCode::FAILURE
+                }
+                _ => ExitCode::SUCCESS,
+            };
+        }
+    };
+    let result = match arguments.command {
         Command::Train(args) => train::run(args),
         Command::Resume(args) => resume::run(args),
         Command::Eval(args) => eval::run(args),
@@ -114,23 +152,56 @@ pub fn main() -> ExitCode {
     };
     match result {
         Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", explain(&error));
+            let text = explain(&error);
+            // Into the run's log, where the command has one.
+            tracing::error!("{text}");
+            note!("error: {text}");
             exit_code(&error)
         }
     }
 }
 
-fn write_line(line: &str) {
-    use std::io::Write as _;
-    let end = if line.ends_with('\n') { "" } else { "\n" };
-    let written = std::io::stdout().write_all(format!("{line}{end}").as_bytes());
-    if written.is_err() {
-        std::process::exit(0);
+/// A mistake in what the user wrote that no library finds: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+fn write_note(text: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Writes results, or ends the program: with `code` if the reader left, with 1 otherwise.
+fn write_or_exit(text: &str, code: u8) {
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    match io::stdout().write_all(format!("{text}{end}").as_bytes()) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            std::process::exit(code.into());
+        }
+        Err(error) => {
+            let text = not_written(&error);
+            tracing::error!("{text}");
+            note!("error: {text}");
+            std::process::exit(1);
+        }
     }
 }
 
-/// The error with its causes. Those that it quotes already are not said twice.
+fn not_written(error: &io::Error) -> String {
+    format!("cannot write to standard output: {error}")
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let written = match error.downcast_ref::<BenchError>() {
+        Some(BenchError::Write(error)) => Some(error),
+        _ => error.downcast_ref::<io::Error>(),
+    };
+    written.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// The error with its causes. Causes that it already quotes are not repeated.
 fn explain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -146,22 +217,37 @@ fn explain(error: &anyhow::Error) -> String {
     text
 }
 
-/// 2 for what the user wrote, 1 for everything else.
+/// 2 for a mistake in what the user wrote, 1 for everything else.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    let engine = match error.downcast_ref::<SettingsError>() {
-        Some(SettingsError::Engine(engine)) => Some(engine),
-        Some(SettingsError::Record(_)) => None,
-        Some(_) => return ExitCode::from(2),
-        None => error.downcast_ref::<EngineError>(),
-    };
-    match engine {
-        Some(
-            EngineError::Config(_)
-            | EngineError::UnknownEnv(_)
-            | EngineError::UnknownAlgo(_)
-            | EngineError::Device(_),
-        ) => ExitCode::from(2),
-        _ if error.is::<starling_envs::UnknownEnv>() => ExitCode::from(2),
-        _ => ExitCode::FAILURE,
+    let mistaken = error.is::<Usage>()
+        || error.is::<starling_envs::UnknownEnv>()
+        || error.downcast_ref().is_some_and(is_mistaken_engine)
+        || error.downcast_ref().is_some_and(is_mistaken_record)
+        || error.downcast_ref().is_some_and(|error| match error {
+            SettingsError::Engine(error) | SettingsError::Run { source: error, .. } => {
+                is_mistaken_engine(error)
+            }
+            SettingsError::Record(error) => is_mistaken_record(error),
+            _ => true,
+        })
+        || error
+            .downcast_ref()
+            .is_some_and(|error| matches!(error, BenchError::NoEnv(_)));
+    ExitCode::from(if mistaken { 2 } else { 1 })
+}
+
+fn is_mistaken_engine(error: &EngineError) -> bool {
+    match error {
+        EngineError::Config(_)
+        | EngineError::UnknownEnv(_)
+        | EngineError::UnknownAlgo(_)
+        | EngineError::Device(_) => true,
+        EngineError::Record(error) => is_mistaken_record(error),
+        _ => false,
     }
+}
+
+fn is_mistaken_record(error: &crate::record::Error) -> bool {
+    use crate::record::Error;
+    matches!(error, Error::NotARun { .. } | Error::BadName { .. })
 }

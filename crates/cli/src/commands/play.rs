@@ -16,6 +16,9 @@ use crate::envs::{Action, Env as _, EnvOptions, ObsMut, Rng, Rollout, registry, 
 use crate::record::{RunFolder, checkpoint};
 use crate::tree::{Array, Tree};
 
+use super::Usage;
+use super::numbers::{at_least_one, whole};
+
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Environment, such as ALE/Pong-v5; not needed with --run
@@ -24,11 +27,16 @@ pub(super) struct Args {
     /// Play with the latest agent of this run instead of random actions
     #[arg(long, value_name = "DIR", conflicts_with = "env")]
     run: Option<PathBuf>,
-    /// Steps at most; an episode may end before
-    #[arg(long, default_value_t = 1000)]
+    /// Maximum number of steps; the episode may end earlier
+    #[arg(
+        long,
+        default_value = "1000",
+        value_parser = at_least_one,
+        allow_negative_numbers = true
+    )]
     steps: u64,
-    /// Seed
-    #[arg(long, default_value_t = 1)]
+    /// Seed of the game and of the actions
+    #[arg(long, default_value = "1", value_parser = whole, allow_negative_numbers = true)]
     seed: u64,
     /// The GIF to write [default: <game>.gif]
     #[arg(long, value_name = "FILE")]
@@ -47,7 +55,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (id, options) = match (&args.run, &args.env) {
         (Some(run), _) => {
             let folder = RunFolder::open(run)?;
-            let config = crate::read_config(&folder, None)?;
+            let mut config = crate::read_config(&folder, None)?;
+            super::bf16::ensure(&mut config)?;
             let (latest, _) =
                 checkpoint::latest_with(&folder.checkpoints_path(), is_needed_to_act)?;
             policy = Some(policy_of_checkpoint(&config, &latest)?);
@@ -56,8 +65,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         (None, Some(env)) => (registry::find(env)?.id.to_owned(), EnvOptions::default()),
         (None, None) => anyhow::bail!("name an environment, or a run with --run"),
     };
-    let (game, version) =
-        parse(&id).with_context(|| format!("{id} is no Atari game: only those have a picture"))?;
+    let (game, version) = parse(&id).ok_or_else(|| {
+        Usage(format!(
+            "{id} is not an Atari game; only Atari games can be shown"
+        ))
+    })?;
     super::roms::ensure(&id)?;
     let mut env = AtariEnv::new(game, version, &options)?;
     let mut player = Player::new(&env, policy, args.seed);

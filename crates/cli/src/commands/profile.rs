@@ -1,4 +1,4 @@
-//! What `--profile` prints: where the time of a run went, and how near it came to its limits.
+//! What `--profile` prints: a time breakdown, and the speed relative to its limits.
 
 use starling_engine::{Profile, limits};
 
@@ -8,7 +8,7 @@ use crate::RunConfig;
 const MEASURE_S: f64 = 3.0;
 
 pub(super) fn print(config: &RunConfig, profile: &Profile, rate: f64) -> anyhow::Result<()> {
-    say!("\nwhere the time went (all threads of a component together):");
+    say!("\ntime breakdown (all threads of a component together):");
     for (component, activities) in profile.components() {
         let total: f64 = activities.iter().map(|(_, s)| s.time.as_secs_f64()).sum();
         say!("  {component:<14} {total:>9.2} s");
@@ -23,18 +23,18 @@ pub(super) fn print(config: &RunConfig, profile: &Profile, rate: f64) -> anyhow:
         }
     }
     let limits = limits(config, MEASURE_S)?;
-    say!("how near it came to its limits:");
+    say!("speed relative to its limits:");
     let share = |limit: f64| 100.0 * rate / limit;
     let (envs, learner) = (limits.env_steps_per_second, limits.learner_steps_per_second);
     say!("  the run           {rate:>9.0} steps/s");
     say!(
-        "  environments only {envs:>9.0} steps/s ({:.0} % of it reached)",
+        "  environments only {envs:>9.0} steps/s ({:.0} % reached)",
         share(envs)
     );
     // With a replay the number of updates per step is a setting.
     if learner.is_finite() {
         say!(
-            "  learner only      {learner:>9.0} steps/s ({:.0} % of it reached)",
+            "  learner only      {learner:>9.0} steps/s ({:.0} % reached)",
             share(learner)
         );
     }

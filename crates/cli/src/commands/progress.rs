@@ -1,72 +1,93 @@
-//! What is seen of a run while it goes on: a bar on a terminal, plain lines elsewhere.
+//! What is seen of a run while it trains: a bar on a terminal, plain lines elsewhere.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::engine::Evaluation;
 use crate::record::Row;
 use crate::replay::MemoryPlan;
-use crate::{RunConfig, Status, Watcher};
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::{EngineError, Outcome, Reason, RunConfig, Status, Watcher};
+
+use super::numbers::grouped;
 
 pub(super) struct Progress {
-    bar: Option<ProgressBar>,
+    bar: Option<Arc<Bar>>,
+    /// When the bar was drawn last.
+    drawn: Option<Instant>,
     quiet: bool,
 }
 
+/// A round can take less than a terminal needs to draw.
+const REDRAW: Duration = Duration::from_millis(50);
+
 impl Progress {
     pub(super) fn new(quiet: bool) -> Self {
-        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| ProgressBar::new(0));
-        if let Some(bar) = &bar {
-            let template = "{bar:24} {percent:>3}% {human_pos}/{human_len} steps  {msg}  eta {eta}";
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style.progress_chars("━╸─"));
-            }
-            bar.enable_steady_tick(Duration::from_millis(250));
+        let shown = !quiet && std::io::stderr().is_terminal();
+        let bar = shown.then(|| Arc::new(Bar::default()));
+        Self {
+            bar,
+            drawn: None,
+            quiet,
         }
-        Self { bar, quiet }
+    }
+
+    /// Prints lines from other threads, above the bar if there is one; also with `--quiet`.
+    pub(super) fn speaker(&self) -> impl Fn(&str) + Send + 'static {
+        let bar = self.bar.clone();
+        move |line| match &bar {
+            Some(bar) => bar.print_above(line),
+            None => note!("{line}"),
+        }
     }
 
     pub(super) fn begin(&mut self, config: &RunConfig, folder: &Path) {
-        if let Some(bar) = &self.bar {
-            bar.set_length(config.settings.steps);
-        }
         self.say(&format!(
             "{} on {}, seed {}, {} environments → {}",
             config.algo_name,
             config.env_id,
             config.settings.seed,
-            config.settings.envs,
+            grouped(config.settings.envs as u64),
             folder.display()
         ));
     }
 
-    /// Says what memory the replay will take, if there is one.
+    /// Says from which step a run is continued.
+    pub(super) fn resumed(&mut self, step: u64) {
+        self.say(&format!("resuming from step {}", grouped(step)));
+    }
+
+    /// Says how much memory the replay will take, if there is one.
     pub(super) fn replay(&mut self, memory: Option<MemoryPlan>) {
         if let Some(memory) = memory {
             let gigabytes = memory.total_bytes() as f64 / 1e9;
-            let rows = memory.rows;
+            let rows = grouped(memory.rows as u64);
             self.say(&format!(
                 "the replay takes up to {gigabytes:.2} GB of memory for {rows} steps"
             ));
         }
     }
 
-    pub(super) fn warn(&mut self, note: &str) {
-        self.say(&format!("warning: {note}"));
+    pub(super) fn warn(&mut self, text: &str) {
+        self.say(&format!("warning: {text}"));
     }
 
-    pub(super) fn end(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.abandon();
+    /// Leaves the bar as the run left it: full if it reached its goal.
+    pub(super) fn end(&mut self, outcome: &Result<Outcome, EngineError>) {
+        if let (Some(bar), Ok(outcome)) = (&self.bar, outcome) {
+            let done = matches!(outcome.reason, Reason::Finished | Reason::Solved);
+            bar.draw(line(&outcome.status, done, columns()));
+        }
+        if let Some(bar) = &self.bar {
+            bar.close();
         }
     }
 
     fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.println(line),
-            None if !self.quiet => eprintln!("{line}"),
+            Some(bar) => bar.print_above(line),
+            None if !self.quiet => note!("{line}"),
             None => {}
         }
     }
@@ -74,42 +95,231 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.end();
+        if let Some(bar) = &self.bar {
+            bar.close();
+        }
     }
+}
+
+/// A line at the bottom of the terminal that is drawn over and over. It is shorter than the
+/// terminal is wide, so that an echoed `^C` does not begin a new line.
+#[derive(Default)]
+struct Bar(Mutex<Option<String>>);
+
+impl Bar {
+    fn draw(&self, line: String) {
+        let mut shown = self.line();
+        write(&format!("\r\x1b[2K{line}"));
+        *shown = Some(line);
+    }
+
+    fn print_above(&self, text: &str) {
+        let line = self.line();
+        write(&format!(
+            "\r\x1b[2K{text}\n{}",
+            line.as_deref().unwrap_or_default()
+        ));
+    }
+
+    /// What is written next begins on a line of its own.
+    fn close(&self) {
+        if self.line().take().is_some() {
+            write("\n");
+        }
+    }
+
+    fn line(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The terminal may be gone: that must not end the run.
+fn write(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 impl Watcher for Progress {
     fn round(&mut self, status: &Status) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(status.env_steps);
-            bar.set_message(numbers(status));
+        if let Some(bar) = &self.bar
+            && self.drawn.is_none_or(|drawn| drawn.elapsed() > REDRAW)
+        {
+            bar.draw(line(status, false, columns()));
+            self.drawn = Some(Instant::now());
         }
     }
 
     fn row(&mut self, status: &Status, _row: &Row) {
         if self.bar.is_none() {
-            let (now, total) = (status.env_steps, status.total_steps);
-            self.say(&format!("{now}/{total} steps  {}", numbers(status)));
+            let (now, total) = (grouped(status.env_steps), grouped(status.total_steps));
+            let numbers = [Some(speed(status)), mean_return(status), loss(status)];
+            let numbers: String = numbers.into_iter().flatten().collect();
+            self.say(&format!("{now}/{total} steps{numbers}"));
         }
     }
 
     fn evaluated(&mut self, status: &Status, evaluation: &Evaluation) {
         self.say(&format!(
             "evaluation at {}: mean return {:.1} over {} episodes",
-            status.env_steps,
+            grouped(status.env_steps),
             evaluation.mean(),
             evaluation.returns.len()
         ));
     }
 }
 
-fn numbers(status: &Status) -> String {
-    let mut text = format!("{:.0} steps/s", status.steps_per_second);
-    if let Some(mean) = status.mean_return {
-        text.push_str(&format!("  return {mean:.1}"));
+/// What a line may take: a little less than the terminal, where Ctrl-C is echoed behind it.
+fn columns() -> usize {
+    let size = terminal_size::terminal_size_of(std::io::stderr());
+    let width = size.map_or(80, |(width, _)| width.0);
+    usize::from(width).saturating_sub(4)
+}
+
+/// The line of the bar, at most `columns` wide: what does not fit is left out, the least
+/// important first.
+fn line(status: &Status, done: bool, columns: usize) -> String {
+    let (now, total) = (status.env_steps, status.total_steps.max(1));
+    let share = match done {
+        true => 1.0,
+        false => (now as f64 / total as f64).min(1.0),
+    };
+    let steps = match done {
+        true => format!("  {} steps", grouped(now)),
+        false => format!("  {}/{} steps", grouped(now), grouped(total)),
+    };
+    let left = total.saturating_sub(now) as f64 / status.steps_per_second;
+    let eta = (!done && left.is_finite()).then(|| format!("  eta {}", duration(left)));
+    let percent = format!(" {:>3.0}%", (100.0 * share).floor());
+    // In the order in which they are shown; the numbers say what is left out first.
+    let mut fields = [
+        (0, Some(steps)),
+        (3, Some(speed(status))),
+        (1, mean_return(status)),
+        (4, loss(status)),
+        (2, eta),
+    ];
+    let width = |fields: &[(u8, Option<String>)]| -> usize {
+        let shown = fields.iter().filter_map(|(_, field)| field.as_ref());
+        percent.len() + shown.map(|field| field.chars().count()).sum::<usize>()
+    };
+    for least in [4, 3, 2, 1, 0] {
+        if width(&fields) + MIN_BAR <= columns {
+            break;
+        }
+        for (importance, field) in &mut fields {
+            if *importance == least {
+                *field = None;
+            }
+        }
     }
-    if let Some(loss) = status.loss {
-        text.push_str(&format!("  loss {loss:.3}"));
+    let bar = columns.saturating_sub(width(&fields)).min(MAX_BAR);
+    let fields: String = fields.into_iter().filter_map(|(_, field)| field).collect();
+    format!("{}{percent}{fields}", drawn(share, bar))
+}
+
+const MIN_BAR: usize = 6;
+const MAX_BAR: usize = 24;
+
+fn drawn(share: f64, columns: usize) -> String {
+    let full = (share * columns as f64) as usize;
+    let tip = usize::from(full < columns && share > 0.0);
+    format!(
+        "{}{}{}",
+        "━".repeat(full),
+        "╸".repeat(tip),
+        "─".repeat(columns - full - tip)
+    )
+}
+
+fn speed(status: &Status) -> String {
+    format!(
+        "  {} steps/s",
+        grouped(status.steps_per_second.round() as u64)
+    )
+}
+
+fn mean_return(status: &Status) -> Option<String> {
+    status.mean_return.map(|mean| format!("  return {mean:.1}"))
+}
+
+fn loss(status: &Status) -> Option<String> {
+    status.loss.map(|loss| format!("  loss {loss:.3}"))
+}
+
+/// Seconds as the two largest units that they fill.
+fn duration(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    match (
+        seconds / 86_400,
+        seconds / 3600 % 24,
+        seconds / 60 % 60,
+        seconds % 60,
+    ) {
+        (0, 0, 0, seconds) => format!("{seconds}s"),
+        (0, 0, minutes, seconds) => format!("{minutes}m {seconds}s"),
+        (0, hours, minutes, _) => format!("{hours}h {minutes}m"),
+        (days, hours, ..) => format!("{days}d {hours}h"),
     }
-    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(now: u64, total: u64) -> Status {
+        Status {
+            env_steps: now,
+            total_steps: total,
+            episodes: 0,
+            updates: 0,
+            mean_return: Some(-1479.63),
+            loss: Some(-0.0014),
+            steps_per_second: 131_408.4,
+            elapsed: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn the_line_fits_and_leaves_out_the_least_important() {
+        let text = line(&status(75_776, 200_000), false, 106);
+        assert_eq!(
+            text,
+            "━━━━━━━━━╸──────────────  37%  75,776/200,000 steps  131,408 steps/s  return -1479.6  \
+             loss -0.001  eta 0s"
+        );
+        let text = line(&status(9_115_776, 200_000_000), false, 76);
+        assert_eq!(
+            text,
+            "╸────────────   4%  9,115,776/200,000,000 steps  return -1479.6  eta 24m 12s"
+        );
+        for columns in 0..130 {
+            for (now, total) in [(0, 1), (75_776, 200_000), (199_115_776, 200_000_000_000)] {
+                for done in [false, true] {
+                    let text = line(&status(now, total), done, columns);
+                    assert!(text.chars().count() <= columns.max(5), "{columns}: {text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_that_reached_its_goal_ends_with_a_full_bar() {
+        let text = line(&status(75_776, 200_000), true, 76);
+        assert_eq!(
+            text,
+            "━━━━━━━━━━━ 100%  75,776 steps  131,408 steps/s  return -1479.6  loss -0.001"
+        );
+    }
+
+    #[test]
+    fn times_are_given_in_two_units() {
+        let times = [
+            (5.9, "5s"),
+            (65.0, "1m 5s"),
+            (7265.0, "2h 1m"),
+            (200_000.0, "2d 7h"),
+        ];
+        for (seconds, text) in times {
+            assert_eq!(duration(seconds), text);
+        }
+    }
 }

@@ -10,10 +10,10 @@ use crate::roms::fetch;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Take ROMs from this folder instead of downloading them; files are known by their content
+    /// Take ROMs from this folder instead of downloading them; files are recognised by content
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
-    /// Only list what is there
+    /// Only list the ROMs that are installed
     #[arg(long, conflicts_with = "from")]
     list: bool,
 }
@@ -25,12 +25,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Some(from) => roms::install(from)?,
             None if roms::found().len() == all => (Vec::new(), PathBuf::new()),
             None => {
-                eprintln!("fetching the ROMs of ale-py 0.12.1 with pip (3 MB)");
+                note!("downloading the ROMs of ale-py 0.12.1 with pip (3 MB)");
                 fetch()?
             }
         };
         if args.from.is_some() || !games.is_empty() {
-            say!("{} ROMs put into {}", games.len(), folder.display());
+            say!("{} ROMs installed in {}", games.len(), folder.display());
         }
     }
     let mut right = 0;
@@ -50,19 +50,19 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Fetches the ROMs if one of these games (all, where none is named) is not there, after saying so.
+/// Downloads the ROMs if that of one of these games (all, where none is named) is missing.
 pub(super) fn ensure_games(named: &[&'static Game]) -> anyhow::Result<()> {
     let all: Vec<&'static Game> = starling_atari::games::all().collect();
     let games = if named.is_empty() { &all } else { named };
     if !games.iter().all(|game| roms::is_there(game)) {
-        eprintln!("fetching the ROMs of ale-py 0.12.1 with pip (3 MB, once)");
+        note!("downloading the ROMs of ale-py 0.12.1 with pip (3 MB, once)");
         let (games, folder) = fetch()?;
-        eprintln!("{} ROMs put into {}", games.len(), folder.display());
+        note!("{} ROMs installed in {}", games.len(), folder.display());
     }
     Ok(())
 }
 
-/// Fetches the ROMs if an environment needs one that is not there, after saying so.
+/// Downloads the ROMs if an environment needs one that is missing.
 pub(super) fn ensure(env_id: &str) -> anyhow::Result<()> {
     // An unknown id is reported where it is used.
     let Ok(spec) = registry::find(env_id) else {
@@ -70,13 +70,14 @@ pub(super) fn ensure(env_id: &str) -> anyhow::Result<()> {
     };
     match atari::parse(spec.id) {
         Some((game, _)) if !roms::is_there(game) => {
-            eprintln!(
-                "{} needs the ROM of {}, which is not here: fetching the ROMs of ale-py 0.12.1 \
-                 with pip (3 MB, once)",
-                spec.id, game.name
+            note!(
+                "{} needs the ROM of {}, which is not installed: downloading the ROMs of ale-py \
+                 0.12.1 with pip (3 MB, once)",
+                spec.id,
+                game.name
             );
             let (games, folder) = fetch()?;
-            eprintln!("{} ROMs put into {}", games.len(), folder.display());
+            note!("{} ROMs installed in {}", games.len(), folder.display());
             Ok(())
         }
         _ => Ok(()),

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::record::RunFolder;
 use crate::settings::{self, Request};
-use crate::{Outcome, Reason, Training};
+use crate::{Outcome, Reason, Training, presets};
 
+use super::numbers::{at_least_one, at_least_one_or_auto, grouped, whole};
 use super::progress::Progress;
+use super::{bf16, caller, signals};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -21,14 +21,14 @@ pub(super) struct Args {
     /// Folder that runs are kept in
     #[arg(long, default_value = "runs", value_name = "DIR")]
     runs: PathBuf,
-    /// Stop with a checkpoint after so many steps; `resume` goes on
-    #[arg(long, value_name = "STEPS")]
+    /// Stop with a checkpoint after this many steps; `resume` continues from there
+    #[arg(long, value_name = "STEPS", value_parser = whole, allow_negative_numbers = true)]
     stop_after: Option<u64>,
-    /// No progress bar and no summary
+    /// No progress bar and no summary; only the folder of the run is printed
     #[arg(long, short)]
     quiet: bool,
-    /// Say at the end where the time went, and how near it came to what the environments and
-    /// the learner could do alone
+    /// Print a time breakdown, and compare the speed with that of the environments and of the
+    /// learner alone
     #[arg(long)]
     profile: bool,
 }
@@ -42,22 +42,30 @@ pub(super) struct Wanted {
     /// Algorithm; `starling list algos` shows all [default: ppo]
     #[arg(long, value_parser = algo_names(), hide_possible_values = true)]
     algo: Option<String>,
-    /// Preset instead of the usual one of environment and algorithm; `none` for none
-    #[arg(long)]
+    /// Preset instead of the default one of environment and algorithm; `none` for none
+    #[arg(long, value_parser = preset_names(), hide_possible_values = true)]
     preset: Option<String>,
-    /// YAML file of settings, laid over the preset
+    /// YAML file of settings, applied on top of the preset
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Every random number of the run follows from it
-    #[arg(long)]
+    /// Seed of all random numbers
+    #[arg(long, value_parser = whole, allow_negative_numbers = true)]
     seed: Option<u64>,
-    /// Steps of all environments together
-    #[arg(long)]
+    /// Steps of all environments together, such as 1e6
+    #[arg(long, value_parser = at_least_one, allow_negative_numbers = true)]
     steps: Option<u64>,
-    /// Environments of the run; `auto` chooses by mode, cores and device
-    #[arg(long, value_name = "N|auto", value_parser = number_or_auto)]
-    num_envs: Option<usize>,
-    /// Settings, laid over everything else: algo.learning_rate=0.001 mode=threads envs=32 …
+    /// Number of environments; `auto` chooses by mode, cores and device
+    #[arg(
+        long,
+        value_name = "N|auto",
+        value_parser = at_least_one_or_auto,
+        allow_negative_numbers = true
+    )]
+    num_envs: Option<u64>,
+    /// Device: auto, cpu, cuda:0
+    #[arg(long, value_parser = devices(), hide_possible_values = true)]
+    device: Option<String>,
+    /// Settings, applied last: algo.learning_rate=0.001 mode=threads envs=32 …
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
 }
@@ -66,13 +74,14 @@ impl Wanted {
     pub(super) fn request(self) -> Request {
         let mut overrides = self.overrides;
         let mut env = self.env;
-        // Without an environment the first pair stands in its place.
+        // Without an environment the first pair takes its place.
         if env.as_ref().is_some_and(|env| env.contains('=')) {
             overrides.extend(env.take());
         }
         overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
         overrides.extend(self.steps.map(|steps| format!("steps={steps}")));
         overrides.extend(self.num_envs.map(|envs| format!("envs={envs}")));
+        overrides.extend(self.device.map(|device| format!("device={device}")));
         Request {
             env,
             algo: self.algo,
@@ -80,16 +89,6 @@ impl Wanted {
             file: self.config,
             overrides,
         }
-    }
-}
-
-/// A number, where `auto` is 0.
-fn number_or_auto(text: &str) -> Result<usize, String> {
-    match text {
-        "auto" => Ok(0),
-        number => number
-            .parse()
-            .map_err(|_| "allowed: a number, or auto".to_owned()),
     }
 }
 
@@ -104,6 +103,17 @@ fn env_ids() -> Offered {
     })
 }
 
+fn preset_names() -> Offered {
+    Offered(|| {
+        let names = presets::all().iter().map(|preset| preset.name);
+        names.chain(["none"]).collect()
+    })
+}
+
+pub(super) fn devices() -> Offered {
+    Offered(|| vec!["auto", "cpu", "cuda:0"])
+}
+
 fn algo_names() -> Offered {
     Offered(|| {
         crate::algos::registry::all()
@@ -114,7 +124,7 @@ fn algo_names() -> Offered {
 }
 
 #[derive(Clone)]
-struct Offered(fn() -> Vec<&'static str>);
+pub(super) struct Offered(fn() -> Vec<&'static str>);
 
 impl clap::builder::TypedValueParser for Offered {
     type Value = String;
@@ -142,18 +152,20 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(env) = &request.env {
         super::roms::ensure(env)?;
     }
-    let config = settings::resolve(&request)?;
+    let mut config = settings::resolve(&request)?;
     super::roms::ensure(&config.env_id)?;
-    let stop = stop_flag()?;
+    bf16::ensure(&mut config)?;
+    let mut progress = Progress::new(args.quiet);
+    let stop = signals::stop_flag(progress.speaker())?;
     let folder = crate::create_folder(&config, &args.runs, &args.name)?;
     write_log(&folder)?;
-    let mut progress = Progress::new(args.quiet);
     progress.begin(&config, folder.path());
     let training = Training::start(config.clone(), &folder)?;
     let profile = training.profile();
     progress.replay(training.replay_memory());
-    let outcome = training.run(&stop, args.stop_after, &mut progress)?;
-    progress.end();
+    let outcome = training.run(&stop, args.stop_after, &mut progress);
+    progress.end(&outcome);
+    let outcome = outcome.inspect_err(|_| suggest_resume(&folder))?;
     let code = finish(&outcome, folder.path(), args.quiet);
     if args.profile {
         super::profile::print(&config, &profile, outcome.status.steps_per_second)?;
@@ -161,38 +173,49 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Set by the first Ctrl-C or SIGTERM; the second one ends the program at once.
-pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal finds the flag unset and only sets it.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
-}
-
-/// Everything that libraries report goes to the run's own log file.
+/// Everything that libraries report goes to the run's own log file; panics as well.
 pub(super) fn write_log(folder: &RunFolder) -> anyhow::Result<()> {
     let file = folder.open_log()?;
     tracing_subscriber::fmt()
         .with_writer(std::sync::Mutex::new(file))
         .with_ansi(false)
         .with_target(false)
+        // They would go to standard error by `eprintln!`, which panics where that is full.
+        .log_internal_errors(false)
         .init();
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tracing::error!("{panic}");
+        usual(panic);
+    }));
     Ok(())
+}
+
+/// Says that a run that failed can be continued, if it has a checkpoint.
+pub(super) fn suggest_resume(folder: &RunFolder) {
+    let checkpoints = std::fs::read_dir(folder.checkpoints_path());
+    let mut entries = checkpoints.into_iter().flatten().flatten();
+    // Complete checkpoints are called by their step.
+    let is_step = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    if entries.any(|entry| entry.file_name().to_str().is_some_and(is_step)) {
+        let run = caller::path(folder.path());
+        note!(
+            "the run can be continued from its last checkpoint: {} resume {run}",
+            caller::name()
+        );
+    }
 }
 
 /// Says how the run ended and what to do next.
 pub(super) fn finish(outcome: &Outcome, folder: &Path, quiet: bool) -> ExitCode {
     let status = &outcome.status;
     let code = match outcome.reason {
-        Reason::Interrupted => ExitCode::from(130),
-        Reason::Finished | Reason::Solved | Reason::Paused => ExitCode::SUCCESS,
+        Reason::Interrupted => 130,
+        Reason::Finished | Reason::Solved | Reason::Paused => 0,
     };
     if quiet {
-        return code;
+        super::write_or_exit(&folder.display().to_string(), code);
+        return code.into();
     }
     let how = match outcome.reason {
         Reason::Finished => "finished",
@@ -207,24 +230,44 @@ pub(super) fn finish(outcome: &Outcome, folder: &Path, quiet: bool) -> ExitCode 
         }
         None => "no episode ended".into(),
     };
-    say!(
-        "{how}: {mean}, {} steps and {} episodes in {:.1} s",
-        status.env_steps,
-        status.episodes,
+    let mut text = format!(
+        "{how}: {mean}, {} steps and {} episodes in {:.1} s\n",
+        grouped(status.env_steps),
+        grouped(status.episodes),
         status.elapsed.as_secs_f64()
     );
     if status.updates == 0 {
-        say!(
-            "nothing was learned yet: the learner made no update (see algo.learning_starts_steps)"
+        text += "nothing was learned yet: the learner made no update (see \
+                 algo.learning_starts_steps)\n";
+    }
+    let (starling, run) = (caller::name(), caller::path(folder));
+    text += &format!("run: {}\n\nnext:\n", folder.display());
+    if matches!(outcome.reason, Reason::Paused | Reason::Interrupted) {
+        text += &format!("  {starling} resume {run}\n");
+    }
+    text += &format!(
+        "  {starling} eval {run}\n  {starling} plot {run}\n  tensorboard --logdir {run}\n"
+    );
+    super::write_or_exit(&text, code);
+    code.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panics_reach_the_log_of_the_run() {
+        let root = tempfile::tempdir().unwrap();
+        let config = settings::resolve(&Request::new("CartPole-v1")).unwrap();
+        let folder = crate::create_folder(&config, root.path(), "test").unwrap();
+        write_log(&folder).unwrap();
+        let thread = std::thread::spawn(|| panic!("the wheel came off"));
+        thread.join().unwrap_err();
+        let log = std::fs::read_to_string(folder.log_path()).unwrap();
+        assert!(
+            log.contains("ERROR") && log.contains("the wheel came off"),
+            "{log}"
         );
     }
-    let run = folder.display();
-    say!("run: {run}\n\nnext:");
-    if matches!(outcome.reason, Reason::Paused | Reason::Interrupted) {
-        say!("  ./starling resume {run}");
-    }
-    say!("  ./starling eval {run}");
-    say!("  ./starling plot {run}");
-    say!("  tensorboard --logdir {run}");
-    code
 }

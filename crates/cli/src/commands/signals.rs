@@ -1,0 +1,39 @@
+//! Signals that end a run with a checkpoint.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// A flag that the first Ctrl-C, SIGTERM or SIGHUP sets. `acknowledge` is called with a message
+/// at once: a round can take long, and until it ends nothing else shows that the signal arrived.
+///
+/// A second Ctrl-C or SIGTERM ends the program without a checkpoint. A second SIGHUP does not: a
+/// terminal that is closed sends it once from the shell and once from the kernel.
+pub(super) fn stop_flag(
+    acknowledge: impl Fn(&str) + Send + 'static,
+) -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let watch = move || {
+        let mut asked = false;
+        for signal in signals.forever() {
+            if signal != SIGHUP && asked {
+                // Without the exit handlers of libraries whose threads are still at work.
+                signal_hook::low_level::exit(130);
+            }
+            asked |= signal != SIGHUP;
+            if !flag.swap(true, Ordering::Relaxed) {
+                acknowledge(
+                    "stopping after this round (Ctrl-C again: quit now, without a checkpoint)",
+                );
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(watch)?;
+    Ok(stop)
+}
