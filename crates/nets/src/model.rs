@@ -32,8 +32,7 @@ pub struct NetConfig {
     pub layer_norm: bool,
     /// Size of an LSTM between the torso and the heads; 0 for none.
     pub lstm: usize,
-    /// Show the last action and the last reward, clipped to ±1, to what follows the torso
-    ///.
+    /// Show the last action and the last reward, clipped to ±1, to what follows the torso.
     pub last_action_reward: bool,
     /// Orthogonal first weights; false takes PyTorch's default.
     pub orthogonal: bool,
@@ -42,6 +41,9 @@ pub struct NetConfig {
     /// Bring observations to mean 0 and deviation 1 by running statistics, which are kept with
     /// the weights.
     pub normalize_observations: bool,
+    /// Logarithm of the first standard deviation of continuous actions. The actions' own bounds
+    /// clip what is drawn: with 1 and bounds of ±1 most actions are near full throttle.
+    pub initial_log_std: f64,
     /// Compute everything before the heads in bfloat16: about half the time where the hardware
     /// has it. Weights, heads and losses stay float32.
     pub bf16: bool,
@@ -63,6 +65,7 @@ impl Default for NetConfig {
             orthogonal: true,
             separate_critic: false,
             normalize_observations: false,
+            initial_log_std: 0.0,
             bf16: false,
             channels_last: false,
         }
@@ -77,6 +80,10 @@ impl NetConfig {
         let sizes = self.hidden.as_deref().unwrap_or_default();
         if let Some(size) = sizes.iter().find(|size| !(1..=MOST).contains(*size)) {
             return Some(("net.hidden", size.to_string(), "sizes between 1 and 65536"));
+        }
+        if !(-10.0..=10.0).contains(&self.initial_log_std) {
+            let given = self.initial_log_std.to_string();
+            return Some(("net.initial_log_std", given, "between -10 and 10"));
         }
         if !(1..=64).contains(&self.width) {
             return Some(("net.width", self.width.to_string(), "between 1 and 64"));
@@ -144,7 +151,14 @@ impl ActorCritic {
         };
         let features = trunk.features();
         let init = layer_init(config.orthogonal, features, 0.01);
-        let policy = PolicyHead::new(layout, "policy", features, actions, init)?;
+        let policy = PolicyHead::new(
+            layout,
+            "policy",
+            features,
+            actions,
+            init,
+            config.initial_log_std,
+        )?;
         let init = layer_init(config.orthogonal, features, 1.0);
         let value = Linear::new(layout, "value", features, 1, init);
         Ok(Self {
