@@ -241,7 +241,7 @@ mod tests {
 
     /// Plain `train ENV`, as far as settings go, on every environment of the table.
     #[test]
-    fn every_environment_has_a_default_algorithm_with_a_preset_of_its_family() {
+    fn the_default_algorithm_of_every_environment_has_a_preset() {
         let envs = crate::envs::registry::all().into_iter();
         for env in envs.filter(|env| env.family != "custom") {
             let algo = default_algo(env.family);
@@ -254,10 +254,16 @@ mod tests {
 
     #[test]
     fn classic_tasks_have_settings_of_their_own() {
-        let gamma = |env| resolve(&Request::new(env)).unwrap().to_value()["algo"]["gamma"].clone();
-        assert_eq!(gamma("Pendulum-v1"), 0.9);
-        assert_eq!(gamma("MountainCarContinuous-v0"), 0.9999);
-        assert_eq!(gamma("Acrobot-v1"), 0.99);
+        let algo = |env| resolve(&Request::new(env)).unwrap().to_value()["algo"].clone();
+        assert_eq!(algo("Pendulum-v1")["gamma"], 0.9);
+        assert_eq!(
+            algo("MountainCarContinuous-v0")["net"]["initial_log_std"],
+            1.0
+        );
+        assert_eq!(algo("MountainCar-v0")["normalize_returns"], true);
+        for (env, normalized) in [("Acrobot-v1", true), ("CartPole-v1", false)] {
+            assert_eq!(algo(env)["net"]["normalize_observations"], normalized);
+        }
     }
 
     /// Observations of one space, for a family without presets.

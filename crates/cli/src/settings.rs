@@ -273,6 +273,25 @@ mod tests {
         assert_eq!(bad, "algo.gamma is 2; allowed: between 0 and 1");
     }
 
+    /// The preset's `hidden` and `normalize_observations` describe the built-in network.
+    #[test]
+    fn a_network_from_torchscript_replaces_that_of_the_preset() {
+        let file = concat!(
+            "algo.net.torchscript=",
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../examples/torchscript/cartpole.pt"
+        );
+        for preset in [None, Some("default/ppo".to_owned())] {
+            let mut request = Request::new("CartPole-v1");
+            request.preset = preset;
+            request.overrides = vec![file.into()];
+            let net = resolve(&request).unwrap().to_value()["algo"]["net"].clone();
+            assert_eq!(net["hidden"], Value::Null);
+            assert_eq!(net["normalize_observations"], false);
+            assert_eq!(net["separate_critic"], true);
+        }
+    }
+
     #[test]
     fn yaml_survives_a_round_trip() {
         let config = resolve(&Request::new("CartPole-v1")).unwrap().to_value();

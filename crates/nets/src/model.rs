@@ -403,6 +403,33 @@ mod tests {
         }
     }
 
+    #[test]
+    fn continuous_actions_start_with_the_given_deviation() {
+        let log_std = |config: &NetConfig| {
+            let mut layout = Layout::default();
+            let actions = Space::floats(&[2], -1.0, 1.0);
+            let net = ActorCritic::new(&mut layout, config, &Space::unbounded(&[3]), &actions);
+            let net = net.unwrap();
+            let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+            let zeros = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, Device::Cpu));
+            let obs = Tree::Leaf(zeros(&[1, 3]));
+            let output = net.forward(&params, &obs, None, 1, &zeros(&[1, 1]), &Tree::empty());
+            match output.policy {
+                Distribution::Gaussian { log_std, .. } => Vec::<f32>::try_from(log_std).unwrap(),
+                Distribution::Categorical { .. } => panic!("these actions are continuous"),
+            }
+        };
+        assert_eq!(log_std(&NetConfig::default()), [0.0, 0.0]);
+        let mut wide = NetConfig {
+            initial_log_std: 1.5,
+            ..NetConfig::default()
+        };
+        assert_eq!(log_std(&wide), [1.5, 1.5]);
+        assert!(wide.problem().is_none());
+        wide.initial_log_std = f64::NAN;
+        assert_eq!(wide.problem().unwrap().0, "net.initial_log_std");
+    }
+
     /// Action 1 of 3 with reward 7, clipped to 1, beside the observation.
     #[test]
     fn last_actions_and_rewards_reach_the_heads() {
