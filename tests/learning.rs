@@ -187,3 +187,17 @@ fn dqn_learns_breakout_of_minatar() {
     let mean = outcome.status.mean_return.unwrap();
     assert!(mean >= 4.0, "{mean}");
 }
+
+/// An agent that saves fuel and never reaches the top scores 0; Gymnasium's threshold is 90.
+#[test]
+fn ppo_solves_the_continuous_mountain_car() {
+    let overrides = ["stop_at_return=90"];
+    let outcome = train("MountainCarContinuous-v0", "ppo", &overrides);
+    assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);
+}
+
+#[test]
+fn recurrent_ppo_solves_the_t_maze() {
+    let outcome = train("TMaze-v0", "ppo", &[]);
+    assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);
+}

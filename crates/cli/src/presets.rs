@@ -2,12 +2,22 @@
 //!
 //! A preset is `presets/<family>/<algo>.yaml`, or `<algo>.<variant>.yaml` for one that is only
 //! used when it is named, such as `atari/ppo.gpu`, or `atari/dqn.rlpyt` with the settings of
-//! another system. Under `per_env` it may hold settings for single
-//! environments, which are laid over the rest.
+//! another system. `default/<algo>` is for environments of a family without a preset, such as a
+//! user's own.
+//!
+//! A preset may hold sections that are merged over the rest, in this order: `small` for
+//! environments with small observations, `floats` for those with arrays of floats among their
+//! observations, `per_env` for single environments.
 
 use serde_json::Value;
+use starling_envs::{EnvOptions, EnvSpec};
+use starling_tree::{DType, Spec};
 
 use crate::settings::{SettingsError, from_yaml, merge};
+
+/// Observations of at most this many numbers are small: more than one thread per operation of
+/// such a network costs time instead of saving it.
+const SMALL: usize = 4096;
 
 /// One preset, built into the program.
 #[derive(Clone, Copy, Debug)]
@@ -78,9 +88,12 @@ pub fn all() -> &'static [Preset] {
         "classic/r2d2",
         "classic/rainbow",
         "classic/rainbow-iqn",
+        "default/any",
+        "default/ppo",
         "exploration/dqn",
         "exploration/ngu",
         "memory/dqn",
+        "memory/ppo",
         "memory/r2d2",
         "minatar/a2c",
         "minatar/apex-dqn",
@@ -118,10 +131,28 @@ pub fn find(name: &str) -> Result<&'static Preset, SettingsError> {
         })
 }
 
-/// The algorithm that a preset of this name is for.
+/// The preset that is used if none is named: that of the family, or else the one for environments
+/// without a preset.
+pub fn usual(family: &str, algo: &str) -> Result<&'static Preset, SettingsError> {
+    let names = [format!("{family}/{algo}"), format!("default/{algo}")];
+    let mut found = names.iter().filter_map(|name| find(name).ok());
+    found.next().map_or_else(|| find("default/any"), Ok)
+}
+
+/// The algorithm for a family of environments if none is named.
+pub fn default_algo(family: &str) -> &'static str {
+    match family {
+        // Random actions almost never reach the goal, so PPO has nothing to learn from.
+        "exploration" => "ngu",
+        "memory" => "r2d2",
+        _ => "ppo",
+    }
+}
+
+/// The algorithm that a preset of this name is for; none for `default/any`.
 pub fn algo_of(name: &str) -> Option<&str> {
     let (_, algo) = name.split_once('/')?;
-    algo.split('.').next()
+    algo.split('.').next().filter(|algo| *algo != "any")
 }
 
 impl Preset {
@@ -132,22 +163,45 @@ impl Preset {
     }
 
     /// The settings for one environment.
-    pub fn settings(&self, env_id: &str) -> Result<Value, SettingsError> {
+    pub fn settings(&self, env: &EnvSpec) -> Result<Value, SettingsError> {
         let mut tree = from_yaml(self.text, &format!("preset {}", self.name))?;
-        let per_env = tree
-            .as_object_mut()
-            .and_then(|tree| tree.shift_remove("per_env"));
-        if let Some(special) = per_env.as_ref().and_then(|per_env| per_env.get(env_id)) {
+        let mut section = |name: &str| tree.as_object_mut()?.shift_remove(name);
+        let (small, floats) = (section("small"), section("floats"));
+        let per_env = section("per_env");
+        if small.is_some() || floats.is_some() {
+            let (is_small, has_floats) = observations(env);
+            let fitting = [small.filter(|_| is_small), floats.filter(|_| has_floats)];
+            for special in fitting.iter().flatten() {
+                merge(&mut tree, special);
+            }
+        }
+        if let Some(special) = per_env.as_ref().and_then(|per_env| per_env.get(env.id)) {
             merge(&mut tree, special);
         }
         Ok(tree)
     }
 }
 
+/// Whether the observations of an environment are small, and whether there are arrays of floats
+/// among them.
+fn observations(env: &EnvSpec) -> (bool, bool) {
+    // What is wrong with an environment that cannot be made is said when the run is checked.
+    let Ok(env) = env.make(&EnvOptions::default()) else {
+        return (true, false);
+    };
+    let spec = env.observation_space().spec();
+    let leaves = spec.leaves();
+    let numbers = |leaf: &Spec| leaf.shape.iter().product::<usize>();
+    let total: usize = leaves.iter().map(|(_, leaf)| numbers(leaf)).sum();
+    let floats = leaves.iter().any(|(_, leaf)| leaf.dtype == DType::F32);
+    (total <= SMALL, floats)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::settings::{Request, resolve};
+    use starling_envs::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
     use std::collections::BTreeSet;
     use std::path::Path;
 
@@ -174,15 +228,15 @@ mod tests {
     fn every_preset_resolves() {
         for preset in all() {
             let (family, _) = preset.name.split_once('/').unwrap();
-            let algo = algo_of(preset.name).unwrap();
+            let algo = algo_of(preset.name);
             let envs = crate::envs::registry::all().into_iter();
             for env in envs.filter(|env| env.family == family) {
                 let mut request = Request::new(env.id);
-                request.algo = Some(algo.to_owned());
+                request.algo = algo.map(str::to_owned);
                 request.preset = Some(preset.name.to_owned());
                 let continuous = env.id.contains("Continuous") || env.id.starts_with("Pendulum");
                 let policies = ["a2c", "appo", "impala", "ppo"];
-                if !policies.contains(&algo) && continuous {
+                if algo.is_some_and(|algo| !policies.contains(&algo)) && continuous {
                     assert!(resolve(&request).is_err(), "{}", env.id);
                 } else {
                     resolve(&request).unwrap();
@@ -275,5 +329,99 @@ mod tests {
                 assert_eq!(found.as_deref(), Some(*expected), "{name}{key}");
             }
         }
+    }
+
+    /// Plain `train ENV`, as far as settings go, on every environment of the table.
+    #[test]
+    fn the_default_algorithm_of_every_environment_has_a_preset() {
+        let envs = crate::envs::registry::all().into_iter();
+        for env in envs.filter(|env| env.family != "custom") {
+            let algo = default_algo(env.family);
+            let own = format!("{}/{algo}", env.family);
+            assert_eq!(usual(env.family, algo).unwrap().name, own);
+            let config = resolve(&Request::new(env.id)).unwrap();
+            assert_eq!(config.algo_name, algo, "{}", env.id);
+        }
+    }
+
+    #[test]
+    fn classic_tasks_have_settings_of_their_own() {
+        let algo = |env| resolve(&Request::new(env)).unwrap().to_value()["algo"].clone();
+        assert_eq!(algo("Pendulum-v1")["gamma"], 0.9);
+        assert_eq!(
+            algo("MountainCarContinuous-v0")["net"]["initial_log_std"],
+            1.0
+        );
+        assert_eq!(algo("MountainCar-v0")["normalize_returns"], true);
+        for (env, normalized) in [("Acrobot-v1", true), ("CartPole-v1", false)] {
+            assert_eq!(algo(env)["net"]["normalize_observations"], normalized);
+        }
+    }
+
+    /// Observations of one space, for a family without presets.
+    struct Shows(Space);
+
+    impl Env for Shows {
+        fn observation_space(&self) -> Space {
+            self.0.clone()
+        }
+
+        fn action_space(&self) -> Space {
+            Space::floats(&[2], -1.0, 1.0)
+        }
+
+        fn reset(&mut self, _: &mut Rng, _: ObsMut<'_>) -> Result<(), EnvError> {
+            Ok(())
+        }
+
+        fn step(&mut self, _: Action<'_>, _: &mut Rng, _: ObsMut<'_>) -> Result<Step, EnvError> {
+            Ok(Step::default())
+        }
+    }
+
+    /// What plain `train` takes for a user's own environment, whatever it shows and whatever the
+    /// algorithm.
+    #[test]
+    fn environments_without_presets_get_defaults_that_fit() {
+        let spec = |id, bare| EnvSpec {
+            id,
+            family: "custom",
+            max_episode_steps: None,
+            reward_threshold: None,
+            summary: "",
+            options: &[],
+            bare,
+        };
+        let add = |id, bare| crate::envs::registry::add(spec(id, bare)).unwrap();
+        add("Vector-v0", |_, _| {
+            Ok(Box::new(Shows(Space::unbounded(&[3]))))
+        });
+        add("Board-v0", |_, _| {
+            Ok(Box::new(Shows(Space::bytes(&[4, 10, 10], 1))))
+        });
+        add("Image-v0", |_, _| {
+            Ok(Box::new(Shows(Space::bytes(&[3, 84, 84], 255))))
+        });
+        let resolved = |env, algo: &str| {
+            let mut request = Request::new(env);
+            request.algo = Some(algo.to_owned());
+            resolve(&request).unwrap().to_value()
+        };
+        for (env, threads, normalized, separate) in [
+            ("Vector-v0", 1, true, true),
+            ("Board-v0", 1, false, true),
+            ("Image-v0", 0, false, false),
+        ] {
+            let tree = resolved(env, "ppo");
+            assert_eq!(tree["torch_threads"], threads, "{env}");
+            let net = &tree["algo"]["net"];
+            assert_eq!(net["normalize_observations"], normalized, "{env}");
+            assert_eq!(net["separate_critic"], separate, "{env}");
+            assert_eq!(tree["algo"]["normalize_advantage"], true, "{env}");
+            assert_eq!(resolved(env, "a2c")["torch_threads"], threads, "{env}");
+        }
+        let mut request = Request::new("Vector-v0");
+        request.preset = Some("none".into());
+        assert_eq!(resolve(&request).unwrap().settings.torch_threads, 0);
     }
 }

@@ -17,10 +17,9 @@ use crate::presets;
 pub struct Request {
     /// The environment's id; the file may name it instead.
     pub env: Option<String>,
-    /// The algorithm; PPO if none is named.
+    /// The algorithm; if none is named, that of [`presets::default_algo`].
     pub algo: Option<String>,
-    /// The preset; if none is given, that of the environment's family and the algorithm, if
-    /// there is one. `none` for no preset at all.
+    /// The preset; if none is given, that of [`presets::usual`]. `none` for no preset at all.
     pub preset: Option<String>,
     /// A YAML file of settings.
     pub file: Option<PathBuf>,
@@ -139,43 +138,44 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         given.next().map(str::to_owned)
     };
     let env = named("env", "id").ok_or(SettingsError::NoEnv)?;
-    let preset_algo = request.preset.as_deref().and_then(presets::algo_of);
-    let usual = preset_algo.unwrap_or("ppo");
-    if let Some(name) = request.preset.as_deref().filter(|name| *name != "none") {
-        presets::find(name)?;
-    }
+    let preset = match request.preset.as_deref() {
+        None | Some("none") => None,
+        Some(name) => Some(presets::find(name)?),
+    };
+    let spec = starling_envs::registry::find(&env).map_err(EngineError::from)?;
+    let preset_algo = preset.and_then(|preset| presets::algo_of(preset.name));
+    let usual = preset_algo.unwrap_or_else(|| presets::default_algo(spec.family));
     let algo = named("algo", "name").unwrap_or_else(|| usual.to_owned());
     // Names of algorithms do not mind case; from here on it is the one of the table.
     let algo = starling_algos::registry::find(&algo).map_err(EngineError::from)?;
     let algo = algo.name.to_owned();
-    if let (Some(preset), Some(made_for)) = (&request.preset, preset_algo)
+    if let (Some(preset), Some(made_for)) = (preset, preset_algo)
         && made_for != algo
     {
         return Err(SettingsError::PresetOf {
-            preset: preset.clone(),
+            preset: preset.name.to_owned(),
             algo,
         });
     }
-    let spec = starling_envs::registry::find(&env).map_err(EngineError::from)?;
-    // A game's bare name becomes its id, by which the run is known from here on.
-    let (env, family) = (spec.id, spec.family);
 
-    let usual = format!("{family}/{algo}");
-    let preset = match request.preset.as_deref() {
-        Some("none") => None,
-        Some(name) => Some(presets::find(name)?),
-        None => presets::find(&usual).ok(),
+    let preset = match request.preset {
+        Some(_) => preset,
+        None => Some(presets::usual(spec.family, &algo)?),
     };
     let mut tree = match preset {
-        Some(preset) => preset.settings(env)?,
+        Some(preset) => preset.settings(spec)?,
         None => Value::Object(Map::new()),
     };
+    if [&file, &line].into_iter().any(has_own_network) {
+        drop_built_in_network(&mut tree);
+    }
     merge(&mut tree, &section("algo", "name", &algo));
     merge(&mut tree, &file);
     merge(&mut tree, &line);
-    merge(&mut tree, &section("env", "id", env));
+    // A game's bare name becomes its id, by which the run is known from here on.
+    merge(&mut tree, &section("env", "id", spec.id));
     merge(&mut tree, &section("algo", "name", &algo));
-    RunConfig::from_value(&tree).map_err(|error| with_nearest(error, env, &algo).into())
+    RunConfig::from_value(&tree).map_err(|error| with_nearest(error, spec.id, &algo).into())
 }
 
 /// The setting that other libraries, or users in a hurry, call this: `lr` is `algo.learning_rate`.
@@ -284,6 +284,27 @@ const ALIASES: &[(&str, &str)] = &[
     ("vf_coef", "algo.value_coef"),
     ("workers", "threads"),
 ];
+
+/// Whether these settings name a TorchScript file.
+fn has_own_network(tree: &Value) -> bool {
+    let file = tree.pointer("/algo/net/torchscript");
+    file.is_some_and(|file| !file.is_null())
+}
+
+/// Removes from a preset what describes the built-in networks: a TorchScript file replaces them.
+fn drop_built_in_network(preset: &mut Value) {
+    const BUILT_IN: [&str; 5] = [
+        "torso",
+        "width",
+        "hidden",
+        "layer_norm",
+        "normalize_observations",
+    ];
+    let net = preset.pointer_mut("/algo/net");
+    if let Some(net) = net.and_then(Value::as_object_mut) {
+        net.retain(|name, _| !BUILT_IN.contains(&name.as_str()));
+    }
+}
 
 /// Reads a YAML table.
 pub fn from_yaml(text: &str, origin: &str) -> Result<Value, SettingsError> {
@@ -410,7 +431,7 @@ mod tests {
         assert_eq!(tree["algo"]["epochs"], 9);
         let preset = presets::find("classic/ppo")
             .unwrap()
-            .settings("CartPole-v1");
+            .settings(starling_envs::registry::find("CartPole-v1").unwrap());
         let preset = preset.unwrap();
         assert_eq!(tree["envs"], preset["envs"]);
     }
@@ -511,6 +532,25 @@ mod tests {
                 !message.contains("Option") && !message.contains("<input>"),
                 "{message}"
             );
+        }
+    }
+
+    /// The preset's `hidden` and `normalize_observations` describe the built-in network.
+    #[test]
+    fn a_network_from_torchscript_replaces_that_of_the_preset() {
+        let file = concat!(
+            "algo.net.torchscript=",
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../examples/torchscript/cartpole.pt"
+        );
+        for preset in [None, Some("default/ppo".to_owned())] {
+            let mut request = Request::new("CartPole-v1");
+            request.preset = preset;
+            request.overrides = vec![file.into()];
+            let net = resolve(&request).unwrap().to_value()["algo"]["net"].clone();
+            assert_eq!(net["hidden"], Value::Null);
+            assert_eq!(net["normalize_observations"], false);
+            assert_eq!(net["separate_critic"], true);
         }
     }
 

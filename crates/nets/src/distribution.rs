@@ -28,14 +28,16 @@ enum HeadKind {
 }
 
 impl PolicyHead {
-    /// A head for the actions of a space: categorical for choices, Gaussian with a learnt
-    /// standard deviation that does not depend on the observation for numbers.
+    /// A head for the actions of a space: categorical for choices, Gaussian for numbers. The
+    /// standard deviation is learned, starts at exp(`log_std`) and does not depend on the
+    /// observation.
     pub fn new(
         layout: &mut Layout,
         name: &str,
         features: usize,
         actions: &Space,
         init: Init,
+        log_std: f64,
     ) -> Result<Self, ShapeMismatch> {
         let (outputs, kind) = match actions {
             Space::Discrete { n } => (*n, HeadKind::Categorical { choices: vec![*n] }),
@@ -45,7 +47,8 @@ impl PolicyHead {
             }
             Space::Box { shape, .. } => {
                 let n = shape.iter().product();
-                let log_std = layout.add(format!("{name}.log_std"), &[n], Init::Constant(0.0));
+                let init = Init::Constant(log_std);
+                let log_std = layout.add(format!("{name}.log_std"), &[n], init);
                 (n, HeadKind::Gaussian { log_std })
             }
             Space::Dict(_) => {

@@ -47,6 +47,9 @@ pub struct NetConfig {
     /// Bring observations to mean 0 and deviation 1 by running statistics, which are kept with
     /// the weights.
     pub normalize_observations: bool,
+    /// Logarithm of the first standard deviation of continuous actions. The actions' own bounds
+    /// clip what is drawn: with 1 and bounds of ±1 most actions are near full throttle.
+    pub initial_log_std: f64,
     /// Compute everything before the heads in bfloat16: about half the time where the hardware
     /// has it. Weights, heads and losses stay float32.
     pub bf16: bool,
@@ -70,6 +73,7 @@ impl Default for NetConfig {
             orthogonal: true,
             separate_critic: false,
             normalize_observations: false,
+            initial_log_std: 0.0,
             bf16: false,
             channels_last: false,
         }
@@ -84,6 +88,10 @@ impl NetConfig {
         let sizes = self.hidden.as_deref().unwrap_or_default();
         if let Some(size) = sizes.iter().find(|size| !(1..=MOST).contains(*size)) {
             return Some(("net.hidden", size.to_string(), "sizes between 1 and 65536"));
+        }
+        if !(-10.0..=10.0).contains(&self.initial_log_std) {
+            let given = self.initial_log_std.to_string();
+            return Some(("net.initial_log_std", given, "between -10 and 10"));
         }
         if !(1..=64).contains(&self.width) {
             return Some(("net.width", self.width.to_string(), "between 1 and 64"));
@@ -156,7 +164,14 @@ impl ActorCritic {
         };
         let features = trunk.features();
         let init = layer_init(config.orthogonal, features, 0.01);
-        let policy = PolicyHead::new(layout, "policy", features, actions, init)?;
+        let policy = PolicyHead::new(
+            layout,
+            "policy",
+            features,
+            actions,
+            init,
+            config.initial_log_std,
+        )?;
         let init = layer_init(config.orthogonal, features, 1.0);
         let value = Linear::new(layout, "value", features, 1, init);
         Ok(Self {
@@ -400,6 +415,33 @@ mod tests {
             assert!(same.abs().max().double_value(&[]) < 1e-6);
             state = step.states;
         }
+    }
+
+    #[test]
+    fn continuous_actions_start_with_the_given_deviation() {
+        let log_std = |config: &NetConfig| {
+            let mut layout = Layout::default();
+            let actions = Space::floats(&[2], -1.0, 1.0);
+            let net = ActorCritic::new(&mut layout, config, &Space::unbounded(&[3]), &actions);
+            let net = net.unwrap();
+            let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+            let zeros = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, Device::Cpu));
+            let obs = Tree::Leaf(zeros(&[1, 3]));
+            let output = net.forward(&params, &obs, None, 1, &zeros(&[1, 1]), &Tree::empty());
+            match output.policy {
+                Distribution::Gaussian { log_std, .. } => Vec::<f32>::try_from(log_std).unwrap(),
+                Distribution::Categorical { .. } => panic!("these actions are continuous"),
+            }
+        };
+        assert_eq!(log_std(&NetConfig::default()), [0.0, 0.0]);
+        let mut wide = NetConfig {
+            initial_log_std: 1.5,
+            ..NetConfig::default()
+        };
+        assert_eq!(log_std(&wide), [1.5, 1.5]);
+        assert!(wide.problem().is_none());
+        wide.initial_log_std = f64::NAN;
+        assert_eq!(wide.problem().unwrap().0, "net.initial_log_std");
     }
 
     /// Action 1 of 3 with reward 7, clipped to 1, beside the observation.

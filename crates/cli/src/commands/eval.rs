@@ -56,7 +56,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         false => None,
     };
     if args.best && best.is_none() {
-        eprintln!(
+        note!(
             "warning: no checkpoint is marked as the best (there is no {}); the latest is used",
             checkpoints.join("best").display()
         );

@@ -54,7 +54,13 @@ fn rows(wanted: impl Fn(&str) -> bool) -> Vec<[String; 2]> {
     envs::registry::all()
         .iter()
         .filter(|env| wanted(env.id))
-        .map(|env| [env.id.to_owned(), env.summary.to_owned()])
+        .map(|env| {
+            let summary = match presets::default_algo(env.family) {
+                "ppo" => env.summary.to_owned(),
+                other => format!("{} (default algorithm: {other})", env.summary),
+            };
+            [env.id.to_owned(), summary]
+        })
         .collect()
 }
 

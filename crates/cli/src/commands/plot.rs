@@ -58,11 +58,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Err(unreadable.remove(0).into());
     }
     for error in unreadable {
-        eprintln!("warning: a run is left out: {error}");
+        note!("warning: a run is left out: {error}");
     }
     let compared = Comparison::of(runs, args.key.as_deref())?;
     for note in &compared.notes {
-        eprintln!("warning: {note}");
+        note!("warning: {note}");
     }
     let out = match (args.out, paths.as_slice()) {
         (Some(out), _) => out,

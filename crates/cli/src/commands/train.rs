@@ -39,7 +39,8 @@ pub(super) struct Wanted {
     /// Environment, such as CartPole-v1; `starling list envs` shows all
     #[arg(value_parser = env_ids(), hide_possible_values = true)]
     env: Option<String>,
-    /// Algorithm; `starling list algos` shows all [default: ppo]
+    /// Algorithm; `starling list algos` shows all [default: ppo, or what `starling list
+    /// envs` says]
     #[arg(long, value_parser = algo_names(), hide_possible_values = true)]
     algo: Option<String>,
     /// Preset instead of the default one of environment and algorithm; `none` for none
