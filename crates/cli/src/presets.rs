@@ -255,7 +255,13 @@ mod tests {
     /// and the settings in which it differs from ours.
     #[test]
     fn presets_of_other_systems_have_their_settings() {
-        let sources: [(&str, &str, &[(&str, &str)]); 11] = [
+        // Name, environment preset, settings by path.
+        type Source = (
+            &'static str,
+            &'static str,
+            &'static [(&'static str, &'static str)],
+        );
+        let sources: [Source; 11] = [
             (
                 "atari/apex-dqn.rela",
                 "rela",

@@ -272,10 +272,11 @@ impl QHead {
         shape.pop();
         shape.extend([self.actions as i64, self.outputs as i64]);
         let advantage = self.advantage.forward(params, features, noise);
-        let mut advantage = advantage.reshape(&shape[..]);
-        if let (true, Some(legal)) = (self.legal, legal) {
-            advantage = advantage * legal.ne(0).unsqueeze(-1);
-        }
+        let advantage = advantage.reshape(&shape[..]);
+        let advantage = match legal.filter(|_| self.legal) {
+            Some(legal) => advantage * legal.ne(0).unsqueeze(-1),
+            None => advantage,
+        };
         match &self.value {
             None => advantage,
             Some(value) => {

@@ -516,7 +516,7 @@ mod tests {
             let mut rollout = Rollout::new(5, 1, &obs, &action, None, &none, &none);
             let mut rngs = [stream(1, "policy", 0)];
             let mut before = Vec::new();
-            for row in 0..10 {
+            for (row, is_new) in expected.into_iter().enumerate() {
                 let acting = Acting {
                     explore: true,
                     env_steps: 0,
@@ -528,7 +528,7 @@ mod tests {
                 policy.act(row % 5, &mut rollout, acting);
                 let noise = policy.groups[0].as_ref().unwrap().noise.as_ref().unwrap();
                 let noise = Vec::<f32>::try_from(noise.reshape([-1])).unwrap();
-                assert_eq!(noise != before, expected[row], "row {row} of every {every}");
+                assert_eq!(noise != before, is_new, "row {row} of every {every}");
                 before = noise;
             }
         }
