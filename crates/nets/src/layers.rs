@@ -110,7 +110,7 @@ impl Conv2d {
         Self { edge, ..self }
     }
 
-    /// The same convolution with TensorFlow's `SAME` padding: see [`pad_same`].
+    /// The same convolution with TensorFlow's `SAME` padding: see `pad_same`.
     pub fn padded_same(self) -> Self {
         let edge = Edge::Same;
         Self { edge, ..self }
