@@ -200,7 +200,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         (&["check-env", "Acrobat-v1"], "Acrobot-v1"),
         (
             &["check-env", "Acrobot-v1", "--steps", "0"],
-            "0 is not in 1..",
+            "a whole number from 1",
         ),
         (&["train", "LunarLander-v2"], "not included yet"),
     ] {

@@ -632,6 +632,7 @@ impl Training {
             total_steps: self.config.settings.steps,
             episodes: self.tally.episodes,
             updates: self.pupil.updates,
+            counts_games: self.tally.counts_games,
             mean_return: (!scores.is_empty()).then(|| scores.summary().average),
             loss: self.pupil.means.get("loss"),
             steps_per_second: new_steps as f64 / since.as_secs_f64().max(1e-9),

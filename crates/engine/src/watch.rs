@@ -43,6 +43,8 @@ pub struct Status {
     /// Mean score of the last 100 games where the environment counts games (Atari), else mean
     /// return of the last 100 episodes.
     pub mean_return: Option<f64>,
+    /// Whether that is a score of whole games.
+    pub counts_games: bool,
     /// Mean loss since the last row of metrics.
     pub loss: Option<f64>,
     /// Steps per second since the run (or the resumed part of it) began.

@@ -1,4 +1,4 @@
-//! Checkpoints are written while training goes on.
+//! Checkpoints are written while training continues.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
@@ -161,12 +161,6 @@ impl Watcher for Harm {
 /// and its later checkpoints are whole.
 #[test]
 fn parts_that_were_damaged_meanwhile_are_written_again() {
-    fn flip(path: &Path) {
-        let mut bytes = std::fs::read(path).unwrap();
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        std::fs::write(path, bytes).unwrap();
-    }
     let damages: [fn(&Path); 4] = [
         |folder| flip(&folder.join("replay-1.bin")),
         |folder| flip(&folder.join("manifest.json")),
@@ -223,4 +217,107 @@ fn a_run_on_threads_resumes_with_its_replay() {
     training.run(&NEVER, None, &mut ()).unwrap();
     let (latest, damaged) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
     assert!(latest.step() >= 16_000 && damaged.is_empty());
+}
+
+fn flip(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// A run of three checkpoints that share the parts of its replay.
+fn run_with_a_replay(root: &Path) -> (RunConfig, RunFolder) {
+    let folder = folder(root);
+    let config = config(json!({
+        "steps": 900,
+        "checkpoint": {"every_steps": 300},
+        "algo": {"learning_starts_steps": 100, "batch_size": 8, "net": {"hidden": [4]}},
+        "torch_threads": 1,
+    }));
+    let training = Training::start(config.clone(), &folder).unwrap();
+    training.run(&NEVER, None, &mut ()).unwrap();
+    let mut longer = config;
+    longer.settings.steps = 1_500;
+    (longer, folder)
+}
+
+fn files_of_replay(folder: &RunFolder, step: &str) -> Vec<std::path::PathBuf> {
+    let path = folder.checkpoints_path().join(step);
+    let entries = std::fs::read_dir(path).unwrap();
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.to_string_lossy().contains("replay-"));
+    files.sort();
+    files
+}
+
+/// An old part that all checkpoints share is damaged: the newest one is used all the same, with
+/// what is younger.
+#[test]
+fn a_damaged_old_part_costs_only_old_steps() {
+    let root = tempfile::tempdir().unwrap();
+    let (config, folder) = run_with_a_replay(root.path());
+    let newest = checkpoint::latest(&folder.checkpoints_path()).unwrap().0;
+    let name = newest.path().file_name().unwrap().to_string_lossy().into_owned();
+    let parts = files_of_replay(&folder, &name);
+    assert!(parts.len() > 1, "{parts:?}");
+    flip(&parts[0]);
+    let (training, notes) = Training::resume(config.clone(), &folder).unwrap();
+    assert_eq!(training.status().env_steps, newest.step());
+    let told = |what: &str| notes.iter().any(|note| note.contains(what));
+    assert!(told("a part of the replay is damaged"), "{notes:?}");
+    assert!(told("steps (was 900)"), "{notes:?}");
+    let outcome = training.run(&NEVER, None, &mut ()).unwrap();
+    assert!(outcome.status.env_steps >= 1_500);
+    // What was written since is whole.
+    let (latest, damaged) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
+    assert!(latest.step() >= 1_500 && damaged.is_empty());
+}
+
+/// The replay is lost altogether: the weights and counters are not.
+#[test]
+fn a_lost_replay_fills_again() {
+    let root = tempfile::tempdir().unwrap();
+    let (config, folder) = run_with_a_replay(root.path());
+    let entries = std::fs::read_dir(folder.checkpoints_path()).unwrap();
+    for entry in entries.map(|entry| entry.unwrap()) {
+        if entry.path().is_dir() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            flip(files_of_replay(&folder, &name).last().unwrap());
+        }
+    }
+    let (training, notes) = Training::resume(config, &folder).unwrap();
+    let updates = training.status().updates;
+    assert!(training.status().env_steps >= 900 && updates > 0);
+    assert!(notes.iter().any(|note| note.contains("empty one")), "{notes:?}");
+    let outcome = training.run(&NEVER, None, &mut ()).unwrap();
+    assert!(outcome.status.updates > updates);
+}
+
+/// A checkpoint whose bytes are right but whose content is not is passed over for the one before.
+#[test]
+fn content_that_cannot_be_used_is_passed_over() {
+    let root = tempfile::tempdir().unwrap();
+    let (config, folder) = run_with_a_replay(root.path());
+    let (newest, _) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
+    // The same files with other counters, checksums and all.
+    let retention = starling_record::Retention {
+        keep_last: 9,
+        milestone_steps: None,
+    };
+    let path = folder.checkpoints_path();
+    let mut checkpoints = starling_record::Checkpoints::open(&path, retention).unwrap();
+    let files: Vec<String> = newest.files().map(str::to_owned).collect();
+    let mut writer = checkpoints.begin(newest.step() + 1).unwrap();
+    for name in &files {
+        match name.as_str() {
+            "run.json" => writer.file(name, b"{}").unwrap(),
+            _ => writer.file(name, &newest.read(name).unwrap()).unwrap(),
+        }
+    }
+    writer.commit(None).unwrap();
+    drop(checkpoints);
+    let (training, notes) = Training::resume(config, &folder).unwrap();
+    assert_eq!(training.status().env_steps, newest.step());
+    assert!(notes.iter().any(|note| note.contains("cannot be used")), "{notes:?}");
 }

@@ -238,7 +238,11 @@ fn speed(status: &Status) -> String {
 }
 
 fn mean_return(status: &Status) -> Option<String> {
-    status.mean_return.map(|mean| format!("  return {mean:.1}"))
+    let name = match status.counts_games {
+        true => "score",
+        false => "return",
+    };
+    status.mean_return.map(|mean| format!("  {name} {mean:.1}"))
 }
 
 fn loss(status: &Status) -> Option<String> {
@@ -272,6 +276,7 @@ mod tests {
             episodes: 0,
             updates: 0,
             mean_return: Some(-1479.63),
+            counts_games: false,
             loss: Some(-0.0014),
             steps_per_second: 131_408.4,
             elapsed: Duration::ZERO,

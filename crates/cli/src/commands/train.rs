@@ -224,12 +224,14 @@ pub(super) fn finish(outcome: &Outcome, folder: &Path, quiet: bool) -> ExitCode 
         Reason::Paused => "paused",
         Reason::Interrupted => "interrupted",
     };
-    let mean = match status.mean_return {
-        Some(mean) => {
+    let mean = match (status.mean_return, status.counts_games) {
+        (Some(mean), true) => format!("mean score {mean:.1} over the last games (100 at most)"),
+        (Some(mean), false) => {
             let last = status.episodes.min(100);
             format!("mean return {mean:.1} over the last {last} episodes")
         }
-        None => "no episode ended".into(),
+        (None, true) => "no game ended".into(),
+        (None, false) => "no episode ended".into(),
     };
     let mut text = format!(
         "{how}: {mean}, {} steps and {} episodes in {:.1} s\n",
