@@ -325,6 +325,38 @@ fn signals_end_a_run_with_a_checkpoint_and_resume_continues() {
     }
 }
 
+/// Ctrl-Z, a suspended laptop, a scheduler that takes the cores away: the run continues afterwards.
+#[test]
+fn a_pause_is_not_a_stall() {
+    for mode in [
+        &["mode=threads", "threads=2"][..],
+        &["mode=central", "threads=2"],
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let child = starling(folder.path())
+            .args(["train", "CartPole-v1", "--steps", "1e9", "--quiet"])
+            .args([
+                "stop_at_return=null",
+                "stall_timeout_s=2",
+                "asynchronous=true",
+            ])
+            .args(mode)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for(|| has_progress(folder.path()));
+        kill(&child, "STOP");
+        std::thread::sleep(std::time::Duration::from_secs(4));
+        kill(&child, "CONT");
+        let before = cpu_seconds(&child);
+        wait_for(|| cpu_seconds(&child) > before + 1.0);
+        kill(&child, "INT");
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(130), "{}", stderr(&ended));
+    }
+}
+
 /// A round can take long: the first Ctrl-C is answered while it runs, the second one ends it.
 #[test]
 fn a_second_interrupt_ends_a_long_round() {

@@ -310,7 +310,7 @@ fn checkpoints_of(folder: &RunFolder) -> Vec<PathBuf> {
     folders
 }
 
-/// A part that several checkpoints share is on disk once; an older checkpoint does without it.
+/// A part that several checkpoints share is on disk once; an older checkpoint does not have it.
 #[test]
 fn a_damaged_part_rules_out_every_checkpoint_that_needs_it() {
     let root = tempfile::tempdir().unwrap();

@@ -86,7 +86,7 @@ pub(crate) struct Trace {
     pub(crate) rewards: Tensor,
     /// γ, or 0 where the task ended.
     pub(crate) discounts: Tensor,
-    /// 1 where the episode goes on with the next row.
+    /// 1 where the episode continues with the next row.
     pub(crate) continues: Tensor,
     /// 1 where an episode was cut off, and the value of its final observation there.
     pub(crate) cut: Tensor,

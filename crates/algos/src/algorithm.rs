@@ -168,7 +168,8 @@ pub type Saved = BTreeMap<String, Array>;
 /// One batch of experience.
 #[derive(Clone, Copy, Debug)]
 pub enum Batch<'a> {
-    /// Rollouts of as many steps each, whose environments are together all of the run.
+    /// Rollouts of the same number of steps. In lockstep and with a fixed lag they are of all
+    /// environments of the run, in their order; at a free pace of any of them.
     Rollouts(&'a [&'a Rollout]),
     /// Transitions drawn from a replay.
     Transitions(&'a TransitionBatch),

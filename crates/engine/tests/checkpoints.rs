@@ -143,6 +143,29 @@ fn a_checkpoint_that_cannot_be_written_ends_the_run() {
     assert_eq!(latest.step(), 20_000);
 }
 
+/// Checkpoints come by time as well as by steps: slow runs have something to resume from too.
+#[test]
+fn checkpoints_come_by_time() {
+    #[derive(Default)]
+    struct Count(usize);
+    impl Watcher for Count {
+        fn checkpointed(&mut self, _: &Status, _: &Path) {
+            self.0 += 1;
+        }
+    }
+    let written = |minutes: f64| {
+        let root = tempfile::tempdir().unwrap();
+        let settings = json!({"every_steps": 0, "every_minutes": minutes});
+        let config = config(json!({"steps": 4_000, "checkpoint": settings}));
+        let training = Training::start(config, &folder(root.path())).unwrap();
+        let mut count = Count::default();
+        training.run(&NEVER, None, &mut count).unwrap();
+        count.0
+    };
+    assert_eq!(written(0.0), 1);
+    assert!(written(1e-4) > 2);
+}
+
 /// Damages the replay of the first checkpoint while the run goes on.
 struct Harm {
     damage: fn(&Path),
@@ -258,7 +281,12 @@ fn a_damaged_old_part_costs_only_old_steps() {
     let root = tempfile::tempdir().unwrap();
     let (config, folder) = run_with_a_replay(root.path());
     let newest = checkpoint::latest(&folder.checkpoints_path()).unwrap().0;
-    let name = newest.path().file_name().unwrap().to_string_lossy().into_owned();
+    let name = newest
+        .path()
+        .file_name()
+        .unwrap()
+        .to_string_lossy()
+        .into_owned();
     let parts = files_of_replay(&folder, &name);
     assert!(parts.len() > 1, "{parts:?}");
     flip(&parts[0]);
@@ -289,7 +317,10 @@ fn a_lost_replay_fills_again() {
     let (training, notes) = Training::resume(config, &folder).unwrap();
     let updates = training.status().updates;
     assert!(training.status().env_steps >= 900 && updates > 0);
-    assert!(notes.iter().any(|note| note.contains("empty one")), "{notes:?}");
+    assert!(
+        notes.iter().any(|note| note.contains("empty one")),
+        "{notes:?}"
+    );
     let outcome = training.run(&NEVER, None, &mut ()).unwrap();
     assert!(outcome.status.updates > updates);
 }
@@ -319,5 +350,8 @@ fn content_that_cannot_be_used_is_passed_over() {
     drop(checkpoints);
     let (training, notes) = Training::resume(config, &folder).unwrap();
     assert_eq!(training.status().env_steps, newest.step());
-    assert!(notes.iter().any(|note| note.contains("cannot be used")), "{notes:?}");
+    assert!(
+        notes.iter().any(|note| note.contains("cannot be used")),
+        "{notes:?}"
+    );
 }

@@ -1,15 +1,15 @@
-//! An environment that fails ends the run with the reason or is made anew, as the settings say.
+//! An environment that fails ends the run with the reason or is restarted, as the settings say.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
-use std::sync::Once;
-use std::sync::atomic::AtomicBool;
-use std::time::{Instant, SystemTime};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
-use starling_engine::{RunConfig, Training, merge_settings};
+use starling_engine::{Reason, RunConfig, Training, merge_settings};
 use starling_envs::{Action, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry};
-use starling_record::{RunFolder, Table};
+use starling_record::{RunFolder, Table, checkpoint};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -50,6 +50,35 @@ impl Env for Mortal {
     }
 }
 
+/// Never returns from its 100th step.
+struct Stuck {
+    steps: usize,
+}
+
+impl Env for Stuck {
+    fn observation_space(&self) -> Space {
+        Space::unbounded(&[1])
+    }
+
+    fn action_space(&self) -> Space {
+        Space::Discrete { n: 2 }
+    }
+
+    fn reset(&mut self, _: &mut Rng, mut obs: ObsMut<'_>) -> Result<(), EnvError> {
+        obs.write(&[0f32]);
+        Ok(())
+    }
+
+    fn step(&mut self, _: Action<'_>, _: &mut Rng, mut obs: ObsMut<'_>) -> Result<Step, EnvError> {
+        self.steps += 1;
+        while self.steps == 100 {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        obs.write(&[1f32]);
+        Ok(Step::default())
+    }
+}
+
 fn add_environments() {
     static ADDED: Once = Once::new();
     fn mortal(panics: bool) -> Box<dyn Env> {
@@ -68,6 +97,7 @@ fn add_environments() {
     ADDED.call_once(|| {
         registry::add(spec("Fails-v0", |_, _| Ok(mortal(false)))).unwrap();
         registry::add(spec("Panics-v0", |_, _| Ok(mortal(true)))).unwrap();
+        registry::add(spec("Stuck-v0", |_, _| Ok(Box::new(Stuck { steps: 0 })))).unwrap();
     });
 }
 
@@ -116,7 +146,7 @@ fn a_failure_ends_the_run_with_the_reason() {
 }
 
 #[test]
-fn a_failed_environment_is_made_anew_if_so_set() {
+fn a_failed_environment_is_restarted_if_so_set() {
     for mut mode in modes() {
         merge_settings(&mut mode, &json!({"on_env_error": "restart"}));
         // 750 steps of each are two failures of each; on threads some are ahead of others.
@@ -152,7 +182,7 @@ fn a_panic_ends_the_run_with_the_reason() {
     }
 }
 
-/// The environment of an evaluation is made anew too: the episode that it broke off is played
+/// The environment of an evaluation is restarted too: the episode that it broke off is played
 /// again.
 #[test]
 fn evaluations_go_on_as_well() {
@@ -162,6 +192,55 @@ fn evaluations_go_on_as_well() {
     let mut restarting = settings;
     merge_settings(&mut restarting, &json!({"on_env_error": "restart"}));
     train("Fails-v0", &restarting).unwrap();
+}
+
+/// An environment that does not return is named, however it is stepped, and what was learned
+/// before is saved.
+#[test]
+fn a_stuck_environment_is_named_in_every_mode() {
+    for mut mode in modes() {
+        let impatient = json!({"stall_timeout_s": 1, "checkpoint": {"every_steps": 0}});
+        merge_settings(&mut mode, &impatient);
+        let error = train("Stuck-v0", &mode).unwrap_err();
+        assert!(error.contains("has not returned"), "{mode}: {error}");
+        assert!(error.contains("environment "), "{mode}: {error}");
+    }
+}
+
+/// A first signal ends a run though an environment is stuck, in every mode.
+#[test]
+fn a_stuck_environment_does_not_keep_a_run_from_stopping() {
+    add_environments();
+    for mode in [
+        json!({"mode": "serial"}),
+        json!({"mode": "threads", "threads": 2}),
+    ] {
+        let mut tree = json!({
+            "env": {"id": "Stuck-v0"},
+            "algo": {"name": "ppo"},
+            "steps": 6000,
+            "envs": 8,
+            "stall_timeout_s": 3600,
+        });
+        merge_settings(&mut tree, &mode);
+        let config = RunConfig::from_value(&tree).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create(root.path(), "S", "a", "run", 1, SystemTime::now()).unwrap();
+        let training = Training::start(config, &folder).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let signal = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(1));
+            signal.store(true, Ordering::Relaxed);
+        });
+        let outcome = training.run(&stop, None, &mut ()).unwrap();
+        thread.join().unwrap();
+        assert_eq!(outcome.reason, Reason::Interrupted, "{mode}");
+        assert!(
+            checkpoint::latest(&folder.checkpoints_path()).is_ok(),
+            "{mode}"
+        );
+    }
 }
 
 /// A run that is resumed has its restarts behind it.

@@ -34,7 +34,7 @@ impl Script {
         space: &Space,
     ) -> Result<Self, ShapeMismatch> {
         let problem = |what: String| ShapeMismatch(format!("{}: {what}", path.display()));
-        // The optimiser of TorchScript compiles anew for shapes and gradients it has not seen, in
+        // The optimiser of TorchScript compiles again for shapes and gradients it has not seen, in
         // the middle of a run; the operations themselves are the same without it.
         tch::jit::set_graph_executor_optimize(false);
         let mut module = CModule::load(path)

@@ -73,7 +73,7 @@ pub struct SequenceConfig {
     pub length_steps: usize,
     /// Steps that the trained parts of two sequences in a row share (O).
     pub overlap_steps: usize,
-    /// The recurrent state is stored every so many steps of an episode. Has to divide
+    /// Steps of an episode between two stored recurrent states. Has to divide
     /// `burn_in_steps` and L − O, so that every sequence begins with a stored state. With 0, none
     /// is stored and sequences begin with zeros.
     pub state_interval_steps: usize,

@@ -43,8 +43,8 @@ pub enum ReplayError {
     },
     /// An observation is not the stack of frames that follows the one before.
     #[error(
-        "replay: column {b}: the observation after step {t} does not go on with the frames of the \
-         one before; leave frame_stack away to store whole observations"
+        "replay: column {b}: the observation after step {t} does not continue the previous \
+         frame stack; unset frame_stack to store whole observations"
     )]
     NotAStack {
         /// Step in the rollout.

@@ -122,8 +122,8 @@ impl Replay {
     /// `priorities` has one for each step, `[T, B]` in row-major order; without it, new entries
     /// get the largest priority seen so far. The priority of a sequence is mixed from those of
     /// its trained steps. A stream's rollouts have to come in their order of time. If one does
-    /// not begin with the observation that the last one ended with (an environment was started
-    /// anew), the open episode counts as cut off there.
+    /// not begin with the observation that the last one ended with (an environment was
+    /// restarted), the open episode counts as cut off there.
     ///
     /// # Errors
     /// When the columns are not those of the layout, a stream does not exist, a truncated

@@ -15,7 +15,7 @@ pub struct SumTree {
     /// From the leaves (level 0) to the root's children.
     levels: Vec<Vec<Node>>,
     total: f64,
-    /// Nodes whose sums have to be taken anew; kept to reuse its memory.
+    /// Nodes whose sums have to be taken again; kept to reuse its memory.
     stale: Vec<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! The replay against a model of it: a plain list of rows per stream, searched anew for every
+//! The replay against a model of it: a plain list of rows per stream, searched again for every
 //! question.
 //!
 //! Environments, writers, learners and snapshots act in random order, with every combination of

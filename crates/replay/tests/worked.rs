@@ -167,7 +167,7 @@ fn the_last_transition_is_completed_by_the_next_rollout() {
     assert_eq!((replay.breaks(), replay.inserted_steps()), (0, 3));
 }
 
-/// An environment that was started anew: the open episode counts as cut off where it stopped.
+/// An environment that was restarted: the open episode counts as cut off where it stopped.
 #[test]
 fn a_rollout_that_does_not_go_on_cuts_the_episode_off() {
     let first = rollout(0.0, &[(1.0, Goes), (2.0, Goes)]);

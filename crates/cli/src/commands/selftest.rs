@@ -86,7 +86,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Every algorithm on MinAtar; policy gradients also with a memory, with continuous actions and
-/// with normalised observations.
+/// with normalised observations; some on Atari, whose frames are stacked on the device.
 fn cases() -> impl Iterator<Item = Case> {
     let plain = crate::algos::registry::all().iter().map(|spec| Case {
         algo: spec.name,
@@ -105,7 +105,12 @@ fn cases() -> impl Iterator<Item = Case> {
             settings,
         })
     });
-    plain.chain(more)
+    let frames = ["ppo", "impala", "dqn", "r2d2"].map(|algo| Case {
+        algo,
+        env: "ALE/Pong-v5",
+        settings: &["envs=2"],
+    });
+    plain.chain(more).chain(frames)
 }
 
 fn task_name(case: &Case) -> String {
@@ -124,6 +129,7 @@ fn compare(case: &Case, device: Device) -> anyhow::Result<Comparison> {
     let mut request = Request::new(case.env);
     request.algo = Some(case.algo.to_owned());
     request.preset = Some("none".to_owned());
+    super::roms::ensure(case.env)?;
     let common = ["envs=8", "device=cpu", "torch_threads=1"];
     let all = common.iter().chain(case.settings);
     request.overrides = all.map(|pair| (*pair).to_owned()).collect();
