@@ -84,7 +84,7 @@ fn environments_need_not_divide_evenly() {
 
 /// Actors get new weights as often as asked for, and not more often.
 #[test]
-fn weights_are_published_every_so_many_updates() {
+fn weights_are_published_as_often_as_set() {
     let published = |every: &str| {
         let mut request = Request::new("CartPole-v1");
         request.algo = Some("dqn".to_owned());
@@ -103,13 +103,14 @@ fn weights_are_published_every_so_many_updates() {
         let number = |key: &str| state[key].as_u64().unwrap();
         (number("version"), number("updates"))
     };
-    let (versions, updates) = published("publish_every_updates=20");
+    // A round makes some 30 updates.
+    let (versions, updates) = published("publish_every_updates=400");
     assert!(
-        versions > 0 && versions * 20 <= updates,
+        versions > 0 && versions * 400 <= updates,
         "{versions} {updates}"
     );
-    let (versions, updates) = published("publish_every_updates=1");
-    assert!(versions * 20 > updates, "{versions} {updates}");
+    let (more, _) = published("publish_every_updates=1");
+    assert!(more > 3 * versions, "{more} {versions}");
 }
 
 /// The lag between acting and learning is measured: none in lockstep, some without.
