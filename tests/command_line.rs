@@ -325,6 +325,20 @@ fn signals_end_a_run_with_a_checkpoint_and_resume_continues() {
     }
 }
 
+/// The self-test runs without a GPU too, and fails where the device is missing.
+#[test]
+fn the_selftest_compares_and_needs_the_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let same = run(
+        folder.path(),
+        &["selftest", "--device", "cpu", "--algo", "pqn"],
+    );
+    assert!(same.status.success(), "{}", stderr(&same));
+    assert!(stdout(&same).contains("1 of 1 agree after 10 updates each"));
+    let missing = run(folder.path(), &["selftest", "--device", "cuda:99"]);
+    assert_eq!(missing.status.code(), Some(2), "{}", stderr(&missing));
+}
+
 /// Ctrl-Z, a suspended laptop, a scheduler that takes the cores away: the run continues afterwards.
 #[test]
 fn a_pause_is_not_a_stall() {

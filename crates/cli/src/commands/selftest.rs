@@ -36,10 +36,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         say!("comparing the CPU with itself: this tests the program, not a GPU");
     }
     say!(
-        "{:<18} {:<34} {:>8} {:>8} {:>8} {:>8}",
+        "{:<16} {:<35} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "algorithm",
         "task",
         "weights",
+        "rounding",
         "loss",
         "actions",
         "records"
@@ -60,10 +61,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             compare(&case, device).with_context(|| format!("{} on {task}", case.algo))?;
         let verdict = if compared.agrees() { "" } else { "  DIFFERS" };
         say!(
-            "{:<18} {:<34} {:>8.5} {:>8.5} {:>8.5} {:>8.5}{verdict}",
+            "{:<16} {:<35} {:>8.5} {:>8.5} {:>8.5} {:>8.5} {:>8.5}{verdict}",
             case.algo,
             task,
             compared.weights,
+            compared.rounding.0,
             compared.loss,
             compared.actions,
             compared.records
@@ -105,24 +107,29 @@ fn cases() -> impl Iterator<Item = Case> {
             settings,
         })
     });
-    let frames = ["ppo", "impala", "dqn", "r2d2"].map(|algo| Case {
+    let frames: [(&str, &[&str]); 3] = [
+        ("ppo", &["envs=2", "algo.rollout_steps=16"]),
+        ("dqn", &["envs=2", "algo.batch_size=16"]),
+        ("r2d2", &["envs=2", "algo.batch_size=2"]),
+    ];
+    let frames = frames.map(|(algo, settings)| Case {
         algo,
         env: "ALE/Pong-v5",
-        settings: &["envs=2"],
+        settings,
     });
     plain.chain(more).chain(frames)
 }
 
 fn task_name(case: &Case) -> String {
-    let short = case
-        .settings
-        .iter()
-        .map(|pair| pair.rsplit('.').next().unwrap_or(pair));
-    let short: Vec<&str> = short.collect();
-    match short.is_empty() {
-        true => case.env.to_owned(),
-        false => format!("{} {}", case.env, short.join(" ")),
-    }
+    let names = case.settings.iter().filter_map(|pair| {
+        let (key, value) = pair.split_once('=')?;
+        match key {
+            "algo.net.lstm" => Some(format!(", LSTM of {value}")),
+            "algo.net.normalize_observations" => Some(", normalised".to_owned()),
+            _ => None,
+        }
+    });
+    std::iter::once(case.env.to_owned()).chain(names).collect()
 }
 
 fn compare(case: &Case, device: Device) -> anyhow::Result<Comparison> {
