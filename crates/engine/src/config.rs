@@ -97,7 +97,7 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The main thread does everything, in a fixed order.
+    /// One actor and the learner take turns, in a fixed order.
     #[default]
     Serial,
     /// Several threads, each with its own environments and its own copy of the policy.

@@ -33,7 +33,7 @@ struct Case {
 /// With a GPU: the game of the published figures, on all cores.
 const ON_GPU: &[Case] = &[
     Case {
-        name: "IMPALA, shallow network",
+        name: "IMPALA, Nature CNN",
         algo: "impala",
         overrides: &["preset=atari/impala.gpu"],
     },
