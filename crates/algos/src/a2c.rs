@@ -7,7 +7,6 @@
 use serde::{Deserialize, Serialize};
 use starling_nets::{
     Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor,
-    clip_global_norm,
 };
 
 use crate::actor_critic::{Model, Prepared, normalized};
@@ -243,9 +242,7 @@ fn descend(
         &output.policy.entropy(),
         config,
     );
-    let gradient = params.gradient(&terms.loss);
-    let (gradient, norm) = clip_global_norm(gradient, config.clip_norm);
-    optimizer.apply(params.flat(), &gradient);
+    let norm = optimizer.descend(params, &terms.loss, Some(config.clip_norm));
     let reported = [
         terms.loss,
         terms.policy_loss,

@@ -15,8 +15,7 @@ use std::collections::BTreeMap;
 use rand::seq::SliceRandom as _;
 use serde::{Deserialize, Serialize};
 use starling_nets::{
-    Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor,
-    clip_global_norm, no_grad,
+    Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, Params, Schedule, Tensor, no_grad,
 };
 
 use crate::actor_critic::{Model, Prepared, normalized};
@@ -403,9 +402,7 @@ fn descend(
         config,
         ratio_clip,
     );
-    let gradient = params.gradient(&terms.loss);
-    let (gradient, norm) = clip_global_norm(gradient, config.clip_norm);
-    optimizer.apply(params.flat(), &gradient);
+    let norm = optimizer.descend(params, &terms.loss, Some(config.clip_norm));
     let reported = [
         terms.loss,
         terms.policy_loss,

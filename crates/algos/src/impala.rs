@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use starling_nets::{
     Device, Graph, Kind, NetConfig, Optimizer, OptimizerConfig, OptimizerKind, Params, Schedule,
-    Tensor, clip_global_norm,
+    Tensor,
 };
 
 use crate::actor_critic::{Model, Prepared};
@@ -318,15 +318,7 @@ fn descend(
     let (corrected, mean_rho) = part.correct(&judged, config.reward_clipping, clips);
     let (log_probs, entropy) = (&judged.log_probs, &judged.entropy);
     let terms = loss(log_probs, &judged.values, entropy, &corrected, config);
-    let gradient = params.gradient(&terms.loss);
-    let (gradient, norm) = match config.clip_norm {
-        Some(limit) => clip_global_norm(gradient, limit),
-        None => {
-            let norm = gradient.norm();
-            (gradient, norm)
-        }
-    };
-    optimizer.apply(params.flat(), &gradient);
+    let norm = optimizer.descend(params, &terms.loss, config.clip_norm);
     let rows = part.rows() as f64;
     let reported = [
         terms.loss / rows,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use starling_envs::{Rng, Rollout};
 use starling_nets::{
     Device, Kind, Layout, OptimizerConfig, Params, QNetConfig, QNetwork, Schedule, ShapeMismatch,
-    Tensor, argmax, array_of, clip_global_norm, no_grad, tensor_of, tensor_of_view, tree_of,
+    Tensor, argmax, array_of, no_grad, tensor_of, tensor_of_view, tree_of,
 };
 use starling_tree::{Array, Spec, Tree};
 
@@ -321,6 +321,7 @@ impl Learner for PqnLearner {
         let rollout = &Rollout::side_by_side(rollouts).ok_or(LearnError::Mismatch)?;
         let device = self.device;
         let learning_rate = self.config.learning_rate.at(progress.fraction());
+        self.trained.optimizer.set_learning_rate(learning_rate);
         let whole = |array: &Array| tensor_of(array, device).flatten(0, 1);
         let obs = rollout.obs.map(whole);
         let legal = rollout.legal.as_ref().map(whole);
@@ -343,11 +344,10 @@ impl Learner for PqnLearner {
                 let values = values_of(net, params, &obs.map(pick), legal.as_ref());
                 let chosen = values.gather(1, &pick(&actions), false).squeeze_dim(1);
                 let loss = loss(&chosen, &pick(&targets));
-                let gradient = self.trained.params.gradient(&loss);
-                let (gradient, norm) = clip_global_norm(gradient, self.config.clip_norm);
-                self.trained
-                    .optimizer
-                    .step(self.trained.params.flat(), &gradient, learning_rate);
+                let Trained {
+                    params, optimizer, ..
+                } = &mut self.trained;
+                let norm = optimizer.descend(params, &loss, Some(self.config.clip_norm));
                 let value = chosen.mean(Kind::Float);
                 sums += Tensor::stack(&[loss, value, norm], 0).detach();
                 steps += 1.0;

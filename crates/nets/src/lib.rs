@@ -43,7 +43,7 @@ pub use native::{allow_tf32, copy_async, has_graphs, own_stream, synchronize};
 pub use noisy::{NoisyLinear, draw_noise};
 pub use normalize::RunningNorm;
 pub use novelty::{InverseModel, RandomDistillation};
-pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind, clip_global_norm};
+pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind};
 pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use q_network::{QHead, QNetConfig, QNetwork, QuantileEmbedding, number_of_actions};
 pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use starling_tree::Array;
 use tch::{Kind, Tensor};
 
-use crate::ShapeMismatch;
 use crate::native::{Adam, fused_adam};
+use crate::{Params, ShapeMismatch};
 
 /// Which rule turns gradients into steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,13 +102,20 @@ impl Optimizer {
         }
     }
 
-    /// Moves the parameters against the gradient.
-    pub fn step(&mut self, params: &Tensor, gradient: &Tensor, learning_rate: f64) {
-        self.set_learning_rate(learning_rate);
-        self.apply(params, gradient);
+    /// One gradient step, the only one there is: the gradient of a loss, scaled so that its norm is
+    /// at most `clip_norm`, moves the parameters. Returns the norm that it had.
+    pub fn descend(&mut self, params: &Params, loss: &Tensor, clip_norm: Option<f64>) -> Tensor {
+        let gradient = params.gradient(loss);
+        let norm = gradient.norm();
+        let gradient = match clip_norm {
+            Some(limit) => gradient * (limit / (&norm + 1e-6)).clamp_max(1.0),
+            None => gradient,
+        };
+        self.apply(params.flat(), &gradient);
+        norm
     }
 
-    /// Sets the size of the steps that [`apply`](Optimizer::apply) takes from now on.
+    /// Sets the size of the steps from now on.
     pub fn set_learning_rate(&mut self, learning_rate: f64) {
         let _ = tch::no_grad(|| self.rate.fill_(learning_rate));
     }
@@ -185,17 +192,19 @@ impl Optimizer {
     }
 }
 
-/// Scales a gradient so that its norm is at most `limit`; returns the scaled gradient and the
-/// norm that it had.
-pub fn clip_global_norm(gradient: Tensor, limit: f64) -> (Tensor, Tensor) {
-    let norm = gradient.norm();
-    let scale = (limit / (&norm + 1e-6)).clamp_max(1.0);
-    (gradient * scale, norm)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::{Init, Layout};
+
+    impl Optimizer {
+        pub(crate) fn step(&mut self, params: &Tensor, gradient: &Tensor, learning_rate: f64) {
+            self.set_learning_rate(learning_rate);
+            self.apply(params, gradient);
+        }
+    }
 
     fn run(config: OptimizerConfig, steps: usize) -> Vec<f32> {
         let params = Tensor::from_slice(&[1f32, -2.0]);
@@ -288,11 +297,28 @@ mod tests {
         );
     }
 
+    /// The gradient of 3x + 4y has the norm 5; clipped to 1 it is (0.6, 0.8). With averages that
+    /// stay at 1, RMSProp's step is the learning rate times the gradient.
     #[test]
     fn clipping_keeps_the_direction() {
-        let gradient = Tensor::from_slice(&[3f32, 4.0]);
-        let (clipped, norm) = clip_global_norm(gradient, 1.0);
-        assert_eq!(norm.double_value(&[]), 5.0);
-        assert!((clipped.double_value(&[1]) - 0.8).abs() < 1e-6);
+        let plain = OptimizerConfig {
+            kind: OptimizerKind::RmspropTf,
+            alpha: 1.0,
+            eps: 0.0,
+            ..OptimizerConfig::default()
+        };
+        for (clip_norm, expected) in [(Some(1.0), [0.06, 0.08]), (None, [0.3, 0.4])] {
+            let mut layout = Layout::default();
+            let xy = layout.add("xy", &[2], Init::Constant(0.0));
+            let params = Params::zeros(&Arc::new(layout), tch::Device::Cpu).trainable();
+            let mut optimizer = Optimizer::new(plain, params.flat());
+            optimizer.set_learning_rate(0.1);
+            let loss = (params.get(xy) * Tensor::from_slice(&[3f32, 4.0])).sum(Kind::Float);
+            let norm = optimizer.descend(&params, &loss, clip_norm);
+            assert_eq!(norm.double_value(&[]), 5.0);
+            for (moved, expected) in params.to_vec().into_iter().zip(expected) {
+                assert!((moved + expected).abs() < 1e-6, "{clip_norm:?}: {moved}");
+            }
+        }
     }
 }

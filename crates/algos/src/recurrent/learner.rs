@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use starling_envs::Rng;
 use starling_nets::{
-    Device, Graph, Kind, Layout, Optimizer, Params, RecurrentInput, Tensor, array_of,
-    clip_global_norm, no_grad, own_stream,
+    Device, Graph, Kind, Layout, Optimizer, Params, RecurrentInput, Tensor, array_of, no_grad,
+    own_stream,
 };
 use starling_replay::{SequenceBatch, SequenceConfig, mixed_priority};
 use starling_tree::Array;
@@ -115,10 +115,7 @@ fn descend<M: SequenceMethod>(
     inputs: &SequenceInputs,
 ) -> Outcome {
     let losses = method.losses(online, target, inputs);
-    let gradient = online.gradient(&losses.loss);
-    let limit = method.shared().clip_norm.unwrap_or(f64::INFINITY);
-    let (gradient, norm) = clip_global_norm(gradient, limit);
-    optimizer.apply(online.flat(), &gradient);
+    let norm = optimizer.descend(online, &losses.loss, method.shared().clip_norm);
     method.observe(online, inputs, &losses);
     let mut numbers = vec![&losses.loss, &norm];
     numbers.extend(&losses.numbers);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use starling_nets::{
-    Device, Graph, Kind, Optimizer, Params, Staging, Tensor, array_of, clip_global_norm,
-    draw_noise, no_grad, own_stream,
+    Device, Graph, Kind, Optimizer, Params, Staging, Tensor, array_of, draw_noise, no_grad,
+    own_stream,
 };
 use starling_replay::TransitionBatch;
 use starling_tree::{Array, Spec, Tree};
@@ -256,10 +256,7 @@ fn descend<M: Method>(
 ) -> Outcome {
     let (errors, value) = errors(config, method, online, target, inputs);
     let loss = (errors.losses * inputs.weights.tensor()).mean(Kind::Float);
-    let gradient = online.gradient(&loss);
-    let limit = config.clip_norm.unwrap_or(f64::INFINITY);
-    let (gradient, norm) = clip_global_norm(gradient, limit);
-    optimizer.apply(online.flat(), &gradient);
+    let norm = optimizer.descend(online, &loss, config.clip_norm);
     let priorities = errors.priorities.detach();
     let surprise = priorities.mean(Kind::Float);
     Outcome {
