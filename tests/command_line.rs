@@ -325,6 +325,36 @@ fn signals_end_a_run_with_a_checkpoint_and_resume_continues() {
     }
 }
 
+/// Under `nohup` a run outlives its terminal.
+#[test]
+fn an_ignored_hangup_stays_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut nohup = std::process::Command::new("nohup");
+    let mut child = nohup
+        .arg(env!("CARGO_BIN_EXE_starling"))
+        .args([
+            "train",
+            "CartPole-v1",
+            "--steps",
+            "1e9",
+            "--quiet",
+            "stop_at_return=null",
+        ])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for(|| has_progress(folder.path()));
+    kill(&child, "HUP");
+    let before = cpu_seconds(&child);
+    wait_for(|| cpu_seconds(&child) > before + 1.0);
+    assert!(child.try_wait().unwrap().is_none(), "it ended");
+    kill(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
 /// The self-test runs without a GPU too, and fails where the device is missing.
 #[test]
 fn the_selftest_compares_and_needs_the_device() {

@@ -44,7 +44,7 @@ pub enum EngineError {
     Prefetch(String),
     /// An environment does not return.
     #[error(
-        "environment {env} has not returned from step() or reset() for {seconds} s \
+        "environment {env}{place} has not returned from step() or reset() for {seconds} s \
          (stall_timeout_s)"
     )]
     Stuck {
@@ -52,6 +52,8 @@ pub enum EngineError {
         env: u64,
         /// How long.
         seconds: u64,
+        /// Empty, or ` of the evaluation`.
+        place: &'static str,
     },
     /// A thread of the run ended unexpectedly.
     #[error("the thread {0}")]
@@ -94,6 +96,7 @@ impl From<Still> for EngineError {
         EngineError::Stuck {
             env: still.env,
             seconds: still.time.as_secs(),
+            place: "",
         }
     }
 }

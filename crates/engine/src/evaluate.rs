@@ -57,7 +57,7 @@ impl Evaluation {
 }
 
 /// Environments at most; more of them save nothing.
-const MOST_ENVS: usize = 16;
+pub(crate) const MOST_ENVS: usize = 16;
 
 /// Plays episodes of a run's environment with the given weights, each cut off after
 /// `eval.max_steps` steps. Returns `None` if `cancel` is set before the end.

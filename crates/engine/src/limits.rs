@@ -19,7 +19,7 @@ pub struct Limits {
     pub learner_steps_per_second: f64,
 }
 
-/// Measures both sides of a run for so many seconds each.
+/// Measures both sides of a run for `seconds` each.
 pub fn limits(config: &RunConfig, seconds: f64) -> Result<Limits, EngineError> {
     let time = Duration::from_secs_f64(seconds);
     let threads = config.collecting_threads();

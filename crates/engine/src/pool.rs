@@ -239,8 +239,13 @@ impl Pool {
     /// A wait that ended without what was waited for is the fault of an environment that has been
     /// in one call for most of that time, if there is one: all others wait for it.
     fn blame(&mut self, error: TransportError) -> EngineError {
+        let timed_out = match &error {
+            TransportError::TimedOut { .. } => true,
+            TransportError::ActorFailed { reason, .. } => reason.ends_with("(stall_timeout_s)"),
+            TransportError::Closed => false,
+        };
         match self.watchdog.look() {
-            Some(still) if still.time > self.station.patience / 2 => still.into(),
+            Some(still) if timed_out && still.time > self.station.patience / 2 => still.into(),
             _ => error.into(),
         }
     }

@@ -1,5 +1,6 @@
 //! The loop of a run: collect, learn, log, evaluate, checkpoint.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use starling_replay::MemoryPlan;
 
 use crate::checkpoint::{Lost, Moment, Restored};
 use crate::error::Unusable;
+use crate::evaluate::MOST_ENVS;
 use crate::learn::{Feed, Pupil};
 use crate::parts::{Collectors, Parts};
 use crate::patience::Watchdog;
@@ -114,7 +116,8 @@ impl Training {
     ) -> Result<(Self, Vec<String>), EngineError> {
         let mut checkpoints = open_checkpoints(&config, folder)?;
         let mut notes: Vec<String> = folder.warning().map(str::to_owned).into_iter().collect();
-        let mut failure = None;
+        let mut failure: Option<EngineError> = None;
+        let mut unusable = BTreeSet::new();
         for search in SEARCHES {
             let mut before = u64::MAX;
             loop {
@@ -135,6 +138,9 @@ impl Training {
                     break;
                 }
                 before = checkpoint.step();
+                if unusable.contains(&before) {
+                    continue;
+                }
                 let mut parts = Parts::make(&config, before)?;
                 let actor = match &mut parts.collectors {
                     Collectors::Resting(actor) => Some(actor.crew_mut()),
@@ -152,14 +158,18 @@ impl Training {
                         let path = checkpoint.path().to_owned();
                         let error = EngineError::Checkpoint { path, reason };
                         notes.push(error.to_string());
-                        failure = Some(error);
+                        // The newest one's reason is the one to report.
+                        if unusable.is_empty() {
+                            failure = Some(error);
+                        }
+                        unusable.insert(before);
                     }
                 }
             }
         }
-        // Every search ends with an error or a checkpoint.
-        let nothing = || EngineError::Thread("that resumes found nothing".into());
-        Err(failure.unwrap_or_else(nothing))
+        let (path, damaged) = (folder.checkpoints_path(), Vec::new());
+        let none = starling_record::Error::NoCheckpoint { path, damaged };
+        Err(failure.unwrap_or(EngineError::Record(none)))
     }
 
     /// A run from what a checkpoint brought back.
@@ -221,8 +231,17 @@ impl Training {
             let now = self.tally.env_steps;
             let due = |every: u64| every > 0 && now / every > before / every;
             watcher.round(&self.status());
-            let evaluated =
-                due(self.config.settings.eval.every_steps) && self.evaluate(stop, watcher)?;
+            let evaluated = match due(self.config.settings.eval.every_steps) {
+                true => self.evaluate(stop, watcher),
+                false => Ok(false),
+            };
+            let evaluated = match evaluated {
+                Ok(evaluated) => evaluated,
+                Err(error) => {
+                    self.save_after(&error, watcher);
+                    return Err(error);
+                }
+            };
             if due(self.config.settings.log_every_steps) {
                 self.log(watcher)?;
             }
@@ -246,12 +265,9 @@ impl Training {
         if ended && self.clock.last.1 != self.tally.env_steps {
             self.log(watcher)?;
         }
-        self.wait_for_checkpoint(watcher)?;
-        self.checkpoint()?;
-        self.wait_for_checkpoint(watcher)?;
-        if self.saver.gave_up() {
-            self.checkpoint()?;
-            self.wait_for_checkpoint(watcher)?;
+        // If the actor did not come back, a checkpoint of this step that has it is better.
+        if self.saved.1 != Some(self.tally.env_steps) || self.has_its_actor() {
+            self.save_last(watcher)?;
         }
         let status = self.status();
         tracing::info!(?reason, env_steps = status.env_steps, "the run ended");
@@ -472,10 +488,19 @@ impl Training {
         };
         let thread = std::thread::Builder::new().name("evaluation".into());
         let started = thread.spawn(work);
-        started.map_err(|error| EngineError::Thread(format!("evaluation: {error}")))?;
+        started
+            .map_err(|error| EngineError::Thread(format!("evaluation did not start: {error}")))?;
         let patience = Duration::from_secs_f64(self.config.settings.stall_timeout_s);
         let give_up = || cancel.store(true, Ordering::Relaxed);
-        let played = attend(&done, watchdog, patience, stop, give_up)?;
+        let played = attend(&done, watchdog, patience, stop, give_up);
+        let played = played.map_err(|error| match error {
+            EngineError::Stuck { env, seconds, .. } => EngineError::Stuck {
+                env: env % MOST_ENVS as u64,
+                seconds,
+                place: " of the evaluation",
+            },
+            other => other,
+        })?;
         played.unwrap_or(Ok(None))
     }
 
@@ -503,6 +528,7 @@ impl Training {
     ) -> Result<(), EngineError> {
         let written = self.saver.written()?;
         self.announce(written, watcher);
+        let was_put_off = self.put_off;
         self.put_off |= wanted.is_some() || self.saver.gave_up();
         if !self.put_off {
             return Ok(());
@@ -512,10 +538,12 @@ impl Training {
             (Some(_), Some(Wish::Best)) => self.wait_for_checkpoint(watcher)?,
             (Some(_), None) => return Ok(()),
             (Some(step), Some(Wish::Due)) => {
-                tracing::info!(
-                    env_steps = self.tally.env_steps,
-                    "checkpoint postponed: that of step {step} is still being written"
-                );
+                if !was_put_off {
+                    tracing::info!(
+                        env_steps = self.tally.env_steps,
+                        "checkpoint postponed: that of step {step} is still being written"
+                    );
+                }
                 return Ok(());
             }
         }
@@ -567,20 +595,39 @@ impl Training {
     /// environment is stuck, for then it would have to be waited for again.
     fn save_after(&mut self, error: &EngineError, watcher: &mut dyn Watcher) {
         let serial = self.config.settings.mode == Mode::Serial;
+        let has_one = self.saved.1.is_some() || self.clock.steps_before > 0;
         let worth_it = match error {
             EngineError::Stuck { .. } => true,
-            EngineError::Env(_) | EngineError::Transport(_) | EngineError::Thread(_) => !serial,
+            EngineError::Env(_) | EngineError::Transport(_) | EngineError::Thread(_) => {
+                !(serial && has_one)
+            }
             _ => false,
         };
         if !worth_it || self.saved.1 == Some(self.tally.env_steps) || self.tally.env_steps == 0 {
             return;
         }
-        let saved = self
-            .wait_for_checkpoint(watcher)
-            .and_then(|()| self.checkpoint())
-            .and_then(|()| self.wait_for_checkpoint(watcher));
-        if let Err(error) = saved {
+        if let Err(error) = self.save_last(watcher) {
             tracing::error!("{error}");
+        }
+    }
+
+    /// Writes a checkpoint after which nothing follows.
+    fn save_last(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
+        self.wait_for_checkpoint(watcher)?;
+        self.checkpoint()?;
+        self.wait_for_checkpoint(watcher)?;
+        if self.saver.gave_up() {
+            self.checkpoint()?;
+            self.wait_for_checkpoint(watcher)?;
+        }
+        Ok(())
+    }
+
+    /// False for a serial run whose actor did not come back.
+    fn has_its_actor(&self) -> bool {
+        match &self.collectors {
+            Collectors::Serial(serial) => serial.actor().is_some(),
+            _ => true,
         }
     }
 

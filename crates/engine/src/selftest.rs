@@ -39,7 +39,7 @@ impl Comparison {
     /// an optimiser makes of them (Adam takes a step of full size where a gradient is nothing but
     /// rounding).
     pub fn agrees(&self) -> bool {
-        let within = |difference: f64, most: f64| difference <= most;
+        let within = |difference: f64, most: f64| difference.is_finite() && difference <= most;
         self.updates > 0
             && within(self.weights, 0.01 + 5.0 * self.rounding.0)
             && within(self.loss, 0.001 + 5.0 * self.rounding.1)
@@ -95,7 +95,7 @@ pub fn compare_devices(
             in_step = rows == 0;
             if in_step {
                 let apart = records_apart(rollout, other.rollout());
-                pair.found.records = pair.found.records.max(apart);
+                worst(&mut pair.found.records, apart);
             }
         }
         let progress = Progress {
@@ -229,10 +229,10 @@ impl Pair {
         let (weights, losses) = apart(&*self.device, &device);
         let rounding = apart(&*self.shaken, &shaken);
         let found = &mut self.found;
-        found.weights = found.weights.max(weights);
-        found.loss = found.loss.max(losses);
-        found.rounding.0 = found.rounding.0.max(rounding.0);
-        found.rounding.1 = found.rounding.1.max(rounding.1);
+        worst(&mut found.weights, weights);
+        worst(&mut found.loss, losses);
+        worst(&mut found.rounding.0, rounding.0);
+        worst(&mut found.rounding.1, rounding.1);
         found.updates += 1;
         Ok(cpu)
     }
@@ -290,14 +290,56 @@ fn records_apart(a: &Rollout, b: &Rollout) -> f64 {
         if a.dtype() == DType::F32 {
             for (a, b) in a.as_slice::<f32>().iter().zip(b.as_slice::<f32>()) {
                 let difference = f64::from((a - b).abs());
-                apart = apart.max(difference / f64::from(a.abs()).max(1.0));
+                worst(&mut apart, difference / f64::from(a.abs()).max(1.0));
             }
         }
     }
     apart
 }
 
+/// Keeps the larger difference; NaN is larger than any.
+fn worst(kept: &mut f64, difference: f64) {
+    *kept = match difference.is_nan() {
+        true => f64::INFINITY,
+        false => kept.max(difference),
+    };
+}
+
 fn distance(a: &[f32], b: &[f32]) -> f64 {
     let squares = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2));
     squares.sum::<f64>().sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_judged_by_what_rounding_does() {
+        let close = Comparison {
+            updates: 10,
+            weights: 0.03,
+            loss: 1e-4,
+            rounding: (0.02, 1e-4),
+            actions: 0.0,
+            records: 1e-5,
+        };
+        assert!(close.agrees());
+        let nothing_rounded = Comparison {
+            rounding: (0.0, 0.0),
+            ..close
+        };
+        assert!(!nothing_rounded.agrees());
+        assert!(!Comparison { loss: 0.5, ..close }.agrees());
+        let nothing_done = Comparison {
+            updates: 0,
+            ..close
+        };
+        assert!(!nothing_done.agrees());
+        // A device that computes NaN does not agree.
+        let mut broken = close;
+        worst(&mut broken.weights, f64::NAN);
+        worst(&mut broken.weights, 0.0);
+        assert!(!broken.agrees());
+    }
 }

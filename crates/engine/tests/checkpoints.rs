@@ -4,12 +4,12 @@
 
 use std::path::Path;
 use std::sync::Once;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rand::RngExt as _;
 use serde_json::{Value, json};
-use starling_engine::{Profile, RunConfig, Status, Training, Watcher, merge_settings};
+use starling_engine::{Profile, Reason, RunConfig, Status, Training, Watcher, merge_settings};
 use starling_envs::{Action, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry};
 use starling_record::{RunFolder, checkpoint};
 
@@ -146,24 +146,32 @@ fn a_checkpoint_that_cannot_be_written_ends_the_run() {
 /// Checkpoints come by time as well as by steps: slow runs have something to resume from too.
 #[test]
 fn checkpoints_come_by_time() {
-    #[derive(Default)]
-    struct Count(usize);
-    impl Watcher for Count {
+    struct Third<'a> {
+        written: usize,
+        stop: &'a AtomicBool,
+    }
+    impl Watcher for Third<'_> {
         fn checkpointed(&mut self, _: &Status, _: &Path) {
-            self.0 += 1;
+            self.written += 1;
+            self.stop.store(self.written >= 3, Ordering::Relaxed);
         }
     }
-    let written = |minutes: f64| {
-        let root = tempfile::tempdir().unwrap();
-        let settings = json!({"every_steps": 0, "every_minutes": minutes});
-        let config = config(json!({"steps": 4_000, "checkpoint": settings}));
-        let training = Training::start(config, &folder(root.path())).unwrap();
-        let mut count = Count::default();
-        training.run(&NEVER, None, &mut count).unwrap();
-        count.0
+    let root = tempfile::tempdir().unwrap();
+    let settings = json!({"every_steps": 0, "every_minutes": 1e-4});
+    let learning = json!({"capacity_steps": 1_000, "learning_starts_steps": 100_000_000});
+    let config = config(json!({
+        "steps": 100_000_000,
+        "algo": learning,
+        "checkpoint": settings,
+    }));
+    let training = Training::start(config, &folder(root.path())).unwrap();
+    let stop = AtomicBool::new(false);
+    let mut third = Third {
+        written: 0,
+        stop: &stop,
     };
-    assert_eq!(written(0.0), 1);
-    assert!(written(1e-4) > 2);
+    let outcome = training.run(&stop, None, &mut third).unwrap();
+    assert_eq!(outcome.reason, Reason::Interrupted);
 }
 
 /// Damages the replay of the first checkpoint while the run goes on.

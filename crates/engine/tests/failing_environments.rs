@@ -198,12 +198,26 @@ fn evaluations_go_on_as_well() {
 /// before is saved.
 #[test]
 fn a_stuck_environment_is_named_in_every_mode() {
-    for mut mode in modes() {
-        let impatient = json!({"stall_timeout_s": 1, "checkpoint": {"every_steps": 0}});
-        merge_settings(&mut mode, &impatient);
-        let error = train("Stuck-v0", &mode).unwrap_err();
+    add_environments();
+    for mode in modes() {
+        let mut tree = json!({
+            "env": {"id": "Stuck-v0"},
+            "algo": {"name": "ppo", "rollout_steps": 8},
+            "steps": 6000,
+            "envs": 8,
+            "stall_timeout_s": 1,
+            "checkpoint": {"every_steps": 0},
+        });
+        merge_settings(&mut tree, &mode);
+        let config = RunConfig::from_value(&tree).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create(root.path(), "S", "a", "run", 1, SystemTime::now()).unwrap();
+        let training = Training::start(config, &folder).unwrap();
+        let error = training.run(&NEVER, None, &mut ()).unwrap_err().to_string();
+        assert!(error.starts_with("environment "), "{mode}: {error}");
         assert!(error.contains("has not returned"), "{mode}: {error}");
-        assert!(error.contains("environment "), "{mode}: {error}");
+        let (latest, _) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
+        assert!(latest.step() > 0, "{mode}");
     }
 }
 

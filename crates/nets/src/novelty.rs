@@ -14,7 +14,7 @@ use crate::{
 /// Normalised observations stay within ±5.
 const LIMIT: f64 = 5.0;
 
-/// Errors are compared with about so many others. All of them would not do: errors fall while the
+/// Errors are compared with about this many others. All of them would not do: errors fall while the
 /// network learns, and beside those of the beginning nothing would ever be new again.
 const ERRORS_COMPARED: f64 = 50_000.0;
 

@@ -431,7 +431,7 @@ mod tests {
     /// 6 plus biases of 0, its value is 10. All count: the mean is 3. With the second illegal:
     /// (1 + 0 + 6) / 3.
     #[test]
-    fn illegal_actions_may_be_left_out_of_the_mean() {
+    fn illegal_advantages_may_count_as_zero() {
         for (dueling_legal, mean) in [(false, 3.0), (true, 7.0 / 3.0)] {
             let config = QNetConfig {
                 dueling: true,

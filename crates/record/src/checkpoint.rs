@@ -146,7 +146,7 @@ impl Checkpoints {
     /// checkpoint is complete by now, so nothing here is a reason to end the run.
     fn retain(&self, newest: u64) -> Vec<String> {
         let mut warnings = Vec::new();
-        let mut manifests = Vec::new();
+        let (mut manifests, mut all) = (Vec::new(), Vec::new());
         let steps = steps(&self.folder).unwrap_or_else(|error| {
             warnings.push(error.to_string());
             BTreeSet::new()
@@ -154,10 +154,12 @@ impl Checkpoints {
         for step in steps {
             let path = self.folder.join(folder_name(step));
             // What cannot be read stays where it is, for a person to look at.
-            if let Ok(manifest) = Manifest::read(&path)
-                && !self.damaged.contains(&step)
-            {
-                manifests.push(manifest);
+            if let Ok(manifest) = Manifest::read(&path) {
+                // The best one may be damaged where it does not matter for acting.
+                all.push(manifest.clone());
+                if !self.damaged.contains(&step) {
+                    manifests.push(manifest);
+                }
             }
         }
         let mut keep = BTreeSet::from([newest]);
@@ -172,7 +174,7 @@ impl Checkpoints {
                 }
             }
         }
-        if let Some(best) = best_of(&manifests) {
+        if let Some(best) = best_of(&all) {
             keep.insert(best.step);
             let marker = self.folder.join(BEST);
             let name = folder_name(best.step) + "\n";

@@ -106,8 +106,10 @@ impl Ending {
             return Self::Finished;
         }
         if let Some(goal) = settings["stop_at_return"].as_f64() {
+            // Where games are counted, the goal is a score of whole games.
             let mut columns = [SCORE_COLUMN].iter().chain(&RETURN_COLUMNS);
-            if columns.any(|column| last(progress, column).is_some_and(|value| value >= goal)) {
+            let reached = columns.find_map(|column| last(progress, column));
+            if reached.is_some_and(|value| value >= goal) {
                 return Self::Stopped(goal);
             }
         }

@@ -27,15 +27,15 @@ impl Default for RateConfig {
     }
 }
 
-/// Counts inserted steps and drawn samples, and says which side may go on.
+/// Counts inserted steps and drawn samples, and says which side may continue.
 ///
-/// It waits for nothing itself: a side that may not go on has to ask again after the other side
+/// It waits for nothing itself: a side that may not continue has to ask again after the other side
 /// has done something. The *balance* is how many samples are owed for the steps inserted since
-/// the first `min_size_steps`. A side may go on if it moves the balance towards zero, or leaves
+/// the first `min_size_steps`. A side may continue if it moves the balance towards zero, or leaves
 /// it within the tolerance.
 ///
 /// **Both sides are never held at once**, whatever the sizes of blocks and batches: a balance of
-/// zero or less lets inserting go on, one of zero or more lets sampling go on (once
+/// zero or less lets inserting continue, one of zero or more lets sampling continue (once
 /// `min_size_steps` are there; until then the balance is below zero).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RateLimiter {

@@ -212,11 +212,11 @@ impl Replay {
             return Err(SnapshotError::NotASnapshot);
         };
         let (_, before) = header.saved.parts.split_last().unwrap_or((&NO_PART, &[]));
-        let mut kept = 0;
+        let mut lost = 0;
         for (index, part) in before.iter().enumerate() {
             let Some(file) = earlier(part.number)? else {
                 replay.leave_out(part);
-                kept = index + 1;
+                lost = index + 1;
                 continue;
             };
             read_part(file, |from| {
@@ -239,7 +239,7 @@ impl Replay {
                 }
             }
         }
-        header.saved.parts.drain(..kept);
+        header.saved.parts.drain(..lost);
         Ok((replay, header.saved))
     }
 

@@ -1,6 +1,6 @@
 //! Copies that leave the caches alone.
 
-/// From so many bytes on a copy goes past the caches: a stack of frames, not a row of numbers.
+/// From this many bytes on a copy goes past the caches: a stack of frames, not a row of numbers.
 #[cfg(any(test, target_arch = "x86_64"))]
 const LARGE: usize = 16 << 10;
 

@@ -189,11 +189,11 @@ impl SequenceMethod for Mixed {
     }
 }
 
-/// A mask `[L, B]` without all but its last `steps` rows.
+/// A mask `[L, B]` with only the last `steps` steps of each sequence, which may end early.
 fn last_steps(mask: &Tensor, steps: i64) -> Tensor {
-    let length = mask.size()[0];
-    let rows = Tensor::arange(length, (Kind::Int64, mask.device()));
-    mask * rows.ge(length - steps).unsqueeze(-1)
+    let lengths = mask.sum_dim_intlist([0].as_slice(), false, Kind::Float);
+    let rows = Tensor::arange(mask.size()[0], (Kind::Float, mask.device())).unsqueeze(-1);
+    mask * rows.ge_tensor(&(lengths - steps as f64))
 }
 
 /// What targets of at most n steps bootstrap from, `[L, B]` each.
@@ -251,7 +251,8 @@ mod tests {
     fn only_the_last_steps_are_kept() {
         let mask = Tensor::from_slice(&[1f32, 1.0, 1.0, 1.0, 1.0, 0.0]).reshape([3, 2]);
         let kept = |steps| Vec::<f32>::try_from(last_steps(&mask, steps).reshape([-1])).unwrap();
-        assert_eq!(kept(2), [0.0, 0.0, 1.0, 1.0, 1.0, 0.0]);
+        // The second sequence ended after two steps.
+        assert_eq!(kept(2), [0.0, 1.0, 1.0, 1.0, 1.0, 0.0]);
         assert_eq!(kept(5), [1.0, 1.0, 1.0, 1.0, 1.0, 0.0]);
     }
 

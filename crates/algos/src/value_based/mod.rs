@@ -79,7 +79,7 @@ pub struct ValueConfig {
     pub epsilon_decay_steps: u64,
     /// ε decays to another value in each environment (rlpyt), instead of `epsilon_end`.
     pub epsilon_spread: Option<Spread>,
-    /// A constant ε for each environment (Ape-X), instead of the decay.
+    /// An ε of its own for each environment (Ape-X), instead of the decay.
     pub epsilon_ladder: Option<Ladder>,
     /// Probability of a random action in evaluation.
     pub epsilon_eval: f64,

@@ -104,6 +104,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         ..Episodes::default()
     };
     let evaluation = evaluate_checkpoint(&config, &chosen, &episodes)?;
+    if evaluation.cut_off > 0 {
+        note!(
+            "warning: {} of {} episodes were cut off after {} steps (eval.max_steps)",
+            evaluation.cut_off,
+            evaluation.returns.len(),
+            config.settings.eval.max_steps
+        );
+    }
     let returns = Summary::of(evaluation.returns.iter().copied());
     let lengths = Summary::of(evaluation.lengths.iter().copied());
     if args.json {
@@ -121,6 +129,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             "return_min": returns.min,
             "return_max": returns.max,
             "length_mean": lengths.average,
+            "cut_off": evaluation.cut_off,
             "returns": evaluation.returns,
         });
         say!("{report:#}");

@@ -145,6 +145,12 @@ fn compare(case: &Case, device: Device) -> anyhow::Result<Comparison> {
         let small = "algo.capacity_steps=20000".to_owned();
         request.overrides.push(small);
     }
+    // Random actions would be the same on every device.
+    for epsilon in ["epsilon_start", "epsilon_end"] {
+        if defaults.get(epsilon).is_some() {
+            request.overrides.push(format!("algo.{epsilon}=0"));
+        }
+    }
     let config: RunConfig = resolve(&request)?;
     Ok(compare_devices(&config, device, UPDATES)?)
 }

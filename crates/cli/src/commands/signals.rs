@@ -16,7 +16,10 @@ pub(super) fn stop_flag(
 ) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    if !is_ignored(SIGHUP) {
+        signals.add_signal(SIGHUP)?;
+    }
     let watch = move || {
         let mut asked = false;
         for signal in signals.forever() {
@@ -36,4 +39,12 @@ pub(super) fn stop_flag(
         .name("signals".into())
         .spawn(watch)?;
     Ok(stop)
+}
+
+/// Whether the program was started with this signal ignored, as `nohup` does with SIGHUP.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
