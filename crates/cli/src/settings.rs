@@ -367,7 +367,10 @@ fn read_file(path: &Path) -> Result<Value, SettingsError> {
         path: path.to_owned(),
         source,
     })?;
-    from_yaml(&text, &path.display().to_string())
+    Ok(with_whole_numbers(from_yaml(
+        &text,
+        &path.display().to_string(),
+    )?))
 }
 
 fn apply_override(tree: &mut Value, pair: &str) -> Result<(), SettingsError> {
@@ -399,11 +402,26 @@ fn parse_value(text: &str) -> Value {
         Err(_) => text,
     };
     let value = serde_saphyr::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
-    match value.as_f64() {
-        Some(number) if value.is_f64() && number.fract() == 0.0 && number.abs() < 1e15 => {
-            Value::from(number as i64)
+    with_whole_numbers(value)
+}
+
+/// `1e6` is a whole number too; where a fraction is wanted, a whole number will do.
+fn with_whole_numbers(value: Value) -> Value {
+    match value {
+        Value::Object(table) => {
+            let entries = table.into_iter();
+            Value::Object(
+                entries
+                    .map(|(key, v)| (key, with_whole_numbers(v)))
+                    .collect(),
+            )
         }
-        _ => value,
+        Value::Array(items) => items.into_iter().map(with_whole_numbers).collect(),
+        Value::Number(number) if number.is_f64() => match number.as_f64() {
+            Some(float) if float.fract() == 0.0 && float.abs() < 1e15 => Value::from(float as i64),
+            _ => Value::Number(number),
+        },
+        other => other,
     }
 }
 

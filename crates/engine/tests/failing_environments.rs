@@ -71,8 +71,10 @@ impl Env for Stuck {
 
     fn step(&mut self, _: Action<'_>, _: &mut Rng, mut obs: ObsMut<'_>) -> Result<Step, EnvError> {
         self.steps += 1;
-        while self.steps == 100 {
-            std::thread::sleep(Duration::from_secs(1));
+        if self.steps == 100 {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
         }
         obs.write(&[1f32]);
         Ok(Step::default())

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::numbers::{at_least_one, whole};
 use crate::engine::{Episodes, RunConfig, evaluate_checkpoint, is_needed_to_act};
 use crate::record::{RunFolder, Summary, checkpoint, scores_of};
 use crate::saber;
@@ -15,10 +16,10 @@ pub(super) struct Args {
     #[arg(long)]
     device: Option<String>,
     /// Episodes to play
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    episodes: u32,
+    #[arg(long, default_value = "100", value_parser = at_least_one, allow_negative_numbers = true)]
+    episodes: u64,
     /// Seed of the environments; the default differs from that of the run's own evaluations
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value = "1000000", value_parser = whole, allow_negative_numbers = true)]
     seed: u64,
     /// Use the checkpoint with the best score instead of the latest
     #[arg(long)]

@@ -16,11 +16,19 @@ pub(super) fn explain(error: &Error, command: Option<String>) -> String {
         return error.render().to_string().trim_end().to_owned();
     };
     let option = option.split([' ', '=']).next().unwrap_or(option);
-    let known = option.starts_with('-').then(|| known_elsewhere(option));
+    // Only these take settings and name an environment.
+    let trains = matches!(command.as_deref(), Some("train" | "config"));
+    let known = (trains && option.starts_with('-')).then(|| known_elsewhere(option));
     let advice = match (known.flatten(), text(ContextKind::SuggestedArg)) {
         (Some(advice), _) => advice,
         (None, Some(similar)) => format!("; did you mean {similar}?"),
         (None, None) => String::new(),
+    };
+    let advice = match (command.as_deref(), advice.is_empty()) {
+        (Some("resume"), true) => "; a run continues with the settings of its config.yaml, where \
+                                   they can be changed"
+            .to_owned(),
+        _ => advice,
     };
     let help = match command {
         Some(command) if !command.starts_with('-') => format!("{command} --help"),

@@ -44,13 +44,13 @@ impl Progress {
 
     pub(super) fn begin(&mut self, config: &RunConfig, folder: &Path) {
         self.say(&format!(
-            "{} on {}, seed {}, {} environments → {}",
+            "{} on {}, seed {}, {} environments",
             config.algo_name,
             config.env_id,
             config.settings.seed,
             grouped(config.settings.envs as u64),
-            folder.display()
         ));
+        self.say(&folder.display().to_string());
     }
 
     /// Says from which step a run is continued.

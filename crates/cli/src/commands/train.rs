@@ -234,7 +234,7 @@ pub(super) fn finish(outcome: &Outcome, folder: &Path, quiet: bool) -> ExitCode 
         (None, false) => "no episode ended".into(),
     };
     let mut text = format!(
-        "{how}: {mean}, {} steps and {} episodes in {:.1} s\n",
+        "{how}: {mean}\n{} steps and {} episodes in {:.1} s\n",
         grouped(status.env_steps),
         grouped(status.episodes),
         status.elapsed.as_secs_f64()
@@ -248,9 +248,11 @@ pub(super) fn finish(outcome: &Outcome, folder: &Path, quiet: bool) -> ExitCode 
     if matches!(outcome.reason, Reason::Paused | Reason::Interrupted) {
         text += &format!("  {starling} resume {run}\n");
     }
-    text += &format!(
-        "  {starling} eval {run}\n  {starling} plot {run}\n  tensorboard --logdir {run}\n"
-    );
+    text += &format!("  {starling} eval {run}\n");
+    // A run that was stopped early may have no metrics yet.
+    if folder.join("progress.csv").is_file() {
+        text += &format!("  {starling} plot {run}\n  tensorboard --logdir {run}\n");
+    }
     super::write_or_exit(&text, code);
     code.into()
 }
