@@ -136,15 +136,19 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         say!("{report:#}");
     } else {
         say!(
-            "{} {} at step {}: return {}, length {:.1}, over {} episodes",
+            "{} {} at step {}, {} episodes, seed {}",
             config.env_id,
             config.algo_name,
             chosen.step(),
-            describe(&returns),
-            lengths.average,
-            evaluation.returns.len()
+            evaluation.returns.len(),
+            args.seed
         );
-        say!("checkpoint {}, seed {}", chosen.path().display(), args.seed);
+        say!(
+            "return {}, length {:.1}",
+            describe(&returns),
+            lengths.average
+        );
+        say!("{}", chosen.path().display());
     }
     Ok(ExitCode::SUCCESS)
 }
