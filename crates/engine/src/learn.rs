@@ -527,15 +527,79 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::RunConfig;
     use crate::parts::{Collectors, Parts};
     use crate::profile::Profile;
     use crate::transport::Weights;
+    use crate::{Actor, RunConfig};
+
+    /// A learner, and an actor that collects for it with its first weights.
+    struct Pair {
+        pupil: Pupil,
+        actor: Box<Actor>,
+        weights: Weights,
+    }
+
+    const PROGRESS: Progress = Progress {
+        env_steps: 0,
+        total_steps: 1_000_000,
+    };
+
+    impl Pair {
+        fn new(env: &str, envs: usize, algo: serde_json::Value, prefetch_threads: usize) -> Self {
+            let config = RunConfig::from_value(&json!({
+                "env": {"id": env},
+                "algo": algo,
+                "envs": envs,
+                "device": "cpu",
+                "torch_threads": 1,
+            }))
+            .unwrap();
+            let parts = Parts::make(&config, 0).unwrap();
+            let Collectors::Resting(actor) = parts.collectors else {
+                panic!("the usual mode is serial");
+            };
+            let env = config.env_spec().unwrap().make(&config.env).unwrap();
+            let spaces = crate::config::spaces_of(&*env);
+            let settings = Settings {
+                prefetch_threads,
+                ..config.settings
+            };
+            let pupil = Pupil::new(&*parts.algorithm, &spaces, &settings, Device::Cpu).unwrap();
+            let weights = Weights {
+                version: 0,
+                values: pupil.learner.weights(),
+            };
+            Self {
+                pupil,
+                actor,
+                weights,
+            }
+        }
+
+        fn collect(&mut self) -> &Rollout {
+            let profile = Profile::default();
+            self.actor.collect(&self.weights, 0, &profile).unwrap();
+            self.actor.rollout()
+        }
+
+        /// Collects once and learns all that is owed for it.
+        fn round(&mut self) {
+            self.collect();
+            self.pupil.take(&[(0, self.actor.rollout())]);
+        }
+
+        fn feed(&mut self) -> &mut ReplayFeed {
+            match &mut self.pupil.feed {
+                Feed::Replay(feed) => feed,
+                Feed::Rollouts => panic!("action values are learned from a replay"),
+            }
+        }
+    }
 
     impl Pupil {
-        fn take(&mut self, rollouts: &[(usize, &Rollout)], progress: Progress) {
+        fn take(&mut self, rollouts: &[(usize, &Rollout)]) {
             let stop = AtomicBool::new(false);
-            self.absorb(rollouts, progress, 0, Pace::Lag(0), &stop)
+            self.absorb(rollouts, PROGRESS, 0, Pace::Lag(0), &stop)
                 .unwrap();
         }
     }
@@ -544,54 +608,29 @@ mod tests {
     /// reach the replay, and its buffers come back.
     #[test]
     fn updates_end_and_their_buffers_come_back() {
-        let config = RunConfig::from_value(&json!({
-            "env": {"id": "CartPole-v1"},
-            "algo": {
+        for threads in [0, 2] {
+            let algo = json!({
                 "name": "dqn",
                 "capacity_steps": 4_000,
                 "learning_starts_steps": 100,
                 "batch_size": 16,
                 "replay_ratio": 8,
                 "priority": {"alpha": 0.6},
-            },
-            "envs": 4,
-            "device": "cpu",
-            "torch_threads": 1,
-        }))
-        .unwrap();
-        let progress = Progress {
-            env_steps: 0,
-            total_steps: 1_000,
-        };
-        for threads in [0, 2] {
-            let mut parts = Parts::make(&config, 0).unwrap();
-            let Collectors::Resting(actor) = &mut parts.collectors else {
-                panic!("the usual mode is serial");
-            };
-            let env = config.env_spec().unwrap().make(&config.env).unwrap();
-            let spaces = crate::config::spaces_of(&*env);
-            let mut settings = config.settings.clone();
-            settings.prefetch_threads = threads;
-            let mut pupil = Pupil::new(&*parts.algorithm, &spaces, &settings, Device::Cpu).unwrap();
-            let weights = Weights {
-                version: 0,
-                values: pupil.learner.weights(),
-            };
+            });
+            let mut pair = Pair::new("CartPole-v1", 4, algo, threads);
             for _ in 0..40 {
-                actor.collect(&weights, 0, &Profile::default()).unwrap();
-                pupil.take(&[(0, actor.rollout())], progress);
+                pair.round();
             }
-            assert_eq!(pupil.under_way.is_some(), threads > 0);
-            pupil.settle(progress).unwrap();
+            assert_eq!(pair.pupil.under_way.is_some(), threads > 0);
+            pair.pupil.settle(PROGRESS).unwrap();
 
-            let Feed::Replay(feed) = &mut pupil.feed else {
-                panic!("action values are learned from a replay");
-            };
+            let updates = pair.pupil.updates;
+            let feed = pair.feed();
             let ahead = feed.prefetcher.as_ref().map_or(0, Prefetcher::ahead);
             assert_eq!(feed.spare.len() + ahead, (2 * threads).max(1));
             let (samples, _) = feed.counts();
-            assert_eq!(samples, 16 * (pupil.updates + ahead as u64));
-            assert!(pupil.updates > 50, "{}", pupil.updates);
+            assert_eq!(samples, 16 * (updates + ahead as u64));
+            assert!(updates > 50, "{updates}");
             let mut batch = TransitionBatch::new(feed.replay.layout(), 16);
             feed.replay
                 .sample_into(&mut batch, 1.0, &mut feed.rng)
@@ -605,39 +644,20 @@ mod tests {
     /// learner may learn or more experience may come in, at every moment.
     #[test]
     fn limiter_and_empty_replay_do_not_hold_each_other() {
-        let config = RunConfig::from_value(&json!({
-            "env": {"id": "MountainCar-v0"},
-            "algo": {
-                "name": "r2d2",
-                "rollout_steps": 5,
-                "batch_size": 1,
-                "replay_ratio": 4,
-                "learning_starts_steps": 1,
-                "net": {"hidden": [8]},
-            },
-            "envs": 64,
-            "device": "cpu",
-            "torch_threads": 1,
-        }))
-        .unwrap();
-        let mut parts = Parts::make(&config, 0).unwrap();
-        let Collectors::Resting(actor) = &mut parts.collectors else {
-            panic!("the usual mode is serial");
-        };
-        let pupil = &mut parts.pupil;
-        let weights = Weights {
-            version: 0,
-            values: pupil.learner.weights(),
-        };
-        let progress = Progress {
-            env_steps: 0,
-            total_steps: 1_000_000,
-        };
+        let algo = json!({
+            "name": "r2d2",
+            "rollout_steps": 5,
+            "batch_size": 1,
+            "replay_ratio": 4,
+            "learning_starts_steps": 1,
+            "net": {"hidden": [8]},
+        });
+        let mut pair = Pair::new("MountainCar-v0", 64, algo, 0);
         let mut rounds = 0;
-        while pupil.updates == 0 {
-            assert!(pupil.may_take(1) || pupil.may_learn(), "round {rounds}");
-            actor.collect(&weights, 0, &Profile::default()).unwrap();
-            pupil.take(&[(0, actor.rollout())], progress);
+        while pair.pupil.updates == 0 {
+            let moves = pair.pupil.may_take(1) || pair.pupil.may_learn();
+            assert!(moves, "round {rounds}");
+            pair.round();
             rounds += 1;
         }
         assert!(rounds > 2, "something could be drawn at once");
@@ -646,121 +666,47 @@ mod tests {
     /// In rounds the ratio holds however many updates a round owes.
     #[test]
     fn a_round_does_all_the_updates_that_it_owes() {
-        let config = RunConfig::from_value(&json!({
-            "env": {"id": "CartPole-v1"},
-            "algo": {
-                "name": "dqn",
-                "rollout_steps": 64,
-                "batch_size": 1,
-                "replay_ratio": 2,
-                "learning_starts_steps": 1,
-                "net": {"hidden": [4]},
-            },
-            "envs": 16,
-            "device": "cpu",
-            "torch_threads": 1,
-        }))
-        .unwrap();
-        let mut parts = Parts::make(&config, 0).unwrap();
-        let Collectors::Resting(actor) = &mut parts.collectors else {
-            panic!("the usual mode is serial");
-        };
-        let weights = Weights {
-            version: 0,
-            values: parts.pupil.learner.weights(),
-        };
-        actor.collect(&weights, 0, &Profile::default()).unwrap();
-        let progress = Progress {
-            env_steps: 0,
-            total_steps: 10_000,
-        };
-        parts.pupil.take(&[(0, actor.rollout())], progress);
+        let algo = json!({
+            "name": "dqn",
+            "rollout_steps": 64,
+            "batch_size": 1,
+            "replay_ratio": 2,
+            "learning_starts_steps": 1,
+            "net": {"hidden": [4]},
+        });
+        let mut pair = Pair::new("CartPole-v1", 16, algo, 0);
+        pair.round();
         // 1024 steps owe 2048 samples.
-        assert!(parts.pupil.updates >= 2_000, "{}", parts.pupil.updates);
+        assert!(pair.pupil.updates >= 2_000, "{}", pair.pupil.updates);
     }
 
     /// What is drawn ahead follows the run's stream, which a checkpoint holds: a resumed run does
     /// not draw the same again.
     #[test]
     fn drawing_ahead_advances_the_stream() {
-        let config = RunConfig::from_value(&json!({
-            "env": {"id": "CartPole-v1"},
-            "algo": {"name": "dqn", "learning_starts_steps": 8, "batch_size": 4},
-            "envs": 8,
-            "device": "cpu",
-            "torch_threads": 1,
-        }))
-        .unwrap();
-        let mut parts = Parts::make(&config, 0).unwrap();
-        let Collectors::Resting(actor) = &mut parts.collectors else {
-            panic!("the usual mode is serial");
-        };
-        let env = config.env_spec().unwrap().make(&config.env).unwrap();
-        let spaces = crate::config::spaces_of(&*env);
-        let mut settings = config.settings.clone();
-        settings.prefetch_threads = 1;
-        let mut pupil = Pupil::new(&*parts.algorithm, &spaces, &settings, Device::Cpu).unwrap();
-        let weights = Weights {
-            version: 0,
-            values: pupil.learner.weights(),
-        };
-        let stream_of = |pupil: &Pupil| match &pupil.feed {
-            Feed::Replay(feed) => feed.rng.clone(),
-            Feed::Rollouts => panic!("action values are learned from a replay"),
-        };
-        let before = stream_of(&pupil);
-        let progress = Progress {
-            env_steps: 0,
-            total_steps: 1_000,
-        };
+        let algo = json!({"name": "dqn", "learning_starts_steps": 8, "batch_size": 4});
+        let mut pair = Pair::new("CartPole-v1", 8, algo, 1);
+        let before = pair.feed().rng.clone();
         for _ in 0..4 {
-            actor.collect(&weights, 0, &Profile::default()).unwrap();
-            pupil.take(&[(0, actor.rollout())], progress);
+            pair.round();
         }
-        assert!(pupil.updates > 0);
-        assert_ne!(stream_of(&pupil), before);
+        assert!(pair.pupil.updates > 0);
+        assert_ne!(pair.feed().rng, before);
     }
 
     /// Several threads store what arrived; the rollouts of one environment keep their order.
     #[test]
     fn threads_that_store_keep_the_order_of_each_environment() {
-        let config = RunConfig::from_value(&json!({
-            "env": {"id": "CartPole-v1"},
-            "algo": {"name": "dqn", "learning_starts_steps": 100_000, "rollout_steps": 2},
-            "envs": 4,
-            "device": "cpu",
-            "torch_threads": 1,
-        }))
-        .unwrap();
-        let mut parts = Parts::make(&config, 0).unwrap();
-        let Collectors::Resting(actor) = &mut parts.collectors else {
-            panic!("the usual mode is serial");
-        };
-        let env = config.env_spec().unwrap().make(&config.env).unwrap();
-        let spaces = crate::config::spaces_of(&*env);
-        let mut settings = config.settings.clone();
-        settings.prefetch_threads = 3;
-        let mut pupil = Pupil::new(&*parts.algorithm, &spaces, &settings, Device::Cpu).unwrap();
-        let weights = Weights {
-            version: 0,
-            values: pupil.learner.weights(),
-        };
-        let collected: Vec<Rollout> = (0..300)
-            .map(|_| {
-                actor.collect(&weights, 0, &Profile::default()).unwrap();
-                actor.rollout().clone()
-            })
-            .collect();
+        let algo = json!({
+            "name": "dqn",
+            "learning_starts_steps": 100_000,
+            "rollout_steps": 2,
+        });
+        let mut pair = Pair::new("CartPole-v1", 4, algo, 3);
+        let collected: Vec<Rollout> = (0..300).map(|_| pair.collect().clone()).collect();
         let rollouts: Vec<_> = collected.iter().map(|rollout| (0, rollout)).collect();
-        let progress = Progress {
-            env_steps: 0,
-            total_steps: 1_000,
-        };
-        pupil.take(&rollouts, progress);
-        let Feed::Replay(feed) = &pupil.feed else {
-            panic!("action values are learned from a replay");
-        };
-        assert_eq!(feed.replay.inserted_steps(), 300 * 2 * 4);
-        assert_eq!(feed.replay.breaks(), 0);
+        pair.pupil.take(&rollouts);
+        assert_eq!(pair.feed().replay.inserted_steps(), 300 * 2 * 4);
+        assert_eq!(pair.feed().replay.breaks(), 0);
     }
 }
