@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use starling_envs::{Rng, Rollout, Space};
-use starling_nets::{Device, Schedule, ShapeMismatch};
+use starling_nets::{Device, ReduceError, Reducer, Schedule, ShapeMismatch};
 use starling_replay::{RateConfig, ReplayConfig, ReplayError, SequenceBatch, TransitionBatch};
 use starling_tree::{Array, Spec, Tree};
 
@@ -155,6 +155,9 @@ pub trait Learner: Send {
     /// The weights that policies act with.
     fn weights(&self) -> Vec<f32>;
 
+    /// From now on gradients and running statistics are averaged over a group of learners.
+    fn join(&mut self, reducer: Box<dyn Reducer>);
+
     /// Everything needed to continue exactly: weights, optimiser, random streams, counters.
     fn save(&self) -> Saved;
 
@@ -271,6 +274,9 @@ pub enum LearnError {
     /// The replay refused something.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// The other learners of a group could not be reached.
+    #[error(transparent)]
+    Group(#[from] ReduceError),
 }
 
 impl From<ShapeMismatch> for LearnError {

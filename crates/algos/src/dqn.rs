@@ -45,7 +45,7 @@ pub fn build(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Box<dyn Algorithm>, ConfigError> {
-    let method = Dqn::new(&shared, config, spaces)?;
+    let method = Dqn::new("dqn", &shared, config, spaces)?;
     Ok(Box::new(ValueBased::new(shared, method, spaces)?))
 }
 
@@ -57,14 +57,16 @@ pub(crate) struct Dqn {
 }
 
 impl Dqn {
+    /// `name` is that of the algorithm which uses it.
     pub(crate) fn new(
+        name: &str,
         shared: &ValueConfig,
         config: Config,
         spaces: &Spaces,
     ) -> Result<Self, ConfigError> {
         let delta = config.huber_delta.unwrap_or(1.0);
         require(delta > 0.0, "algo.huber_delta", delta, "above 0")?;
-        let (net, layout) = network("dqn", shared, spaces, 1)?;
+        let (net, layout) = network(name, shared, spaces, 1)?;
         let layout = Arc::new(layout);
         Ok(Self {
             config,
@@ -186,13 +188,13 @@ mod tests {
         };
         shared.learning_rate = Schedule::Constant(0.0);
         change(&mut shared);
-        let dqn = Dqn::new(&shared, config, &spaces()).unwrap();
-        let mut learner = ValueLearner::new(shared, Arc::new(dqn), 1, Device::Cpu);
+        let dqn = Dqn::new("dqn", &shared, config, &spaces()).unwrap();
+        let learner = ValueLearner::new(shared, Arc::new(dqn), 1, Device::Cpu);
         // Weights, then biases, of the two actions.
         learner
             .nets
             .online
-            .params
+            .params()
             .load_slice(&[0.0, 1.0, 0.0, 0.0])
             .unwrap();
         learner

@@ -5,8 +5,8 @@
 //! threads, files or sockets; the engine does the rest, and knows no algorithm by name.
 //!
 //! Read first: [`Algorithm`], [`Policy`] and [`Learner`]. The table of all algorithms is
-//! [`registry`]; those with a policy network share `actor_critic.rs`, those that learn action
-//! values from a replay `value_based`.
+//! [`registry`]; those with a policy network share `policy_gradient`, those that learn
+//! action values from a replay `value_based`, those with a memory `recurrent`.
 
 pub mod a2c;
 pub mod apex;
@@ -24,15 +24,14 @@ pub mod r2d2;
 pub mod rainbow;
 pub mod registry;
 
-mod acting;
-mod actor_critic;
 mod algorithm;
 mod config;
-mod memory;
+mod minibatches;
+mod policy_gradient;
 mod recurrent;
+mod rollout_columns;
 mod shown;
 mod trained;
-mod trajectory;
 mod value_based;
 
 pub use algorithm::{
@@ -40,4 +39,6 @@ pub use algorithm::{
     Report, Saved, Spaces, Started,
 };
 pub use config::{ConfigError, parse_config, require};
+pub use policy_gradient::{PolicyGradientConfig, Terms};
+pub use registry::AlgoSpec;
 pub use value_based::{Ladder, ValueConfig};

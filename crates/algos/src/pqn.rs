@@ -11,26 +11,24 @@
 
 use std::sync::Arc;
 
-use rand::RngExt as _;
-use rand::seq::SliceRandom as _;
 use serde::{Deserialize, Serialize};
-use starling_envs::{Rng, Rollout};
+use starling_envs::Rollout;
 use starling_nets::{
-    Device, Kind, Layout, OptimizerConfig, Params, QNetConfig, QNetwork, Schedule, ShapeMismatch,
-    Tensor, argmax, array_of, no_grad, tensor_of, tensor_of_view, tree_of,
+    Device, Kind, OptimizerConfig, Params, QNetConfig, Recorded, Reducer, Schedule, Staging,
+    Tensor, array_of, no_grad, own_stream, tensor_of,
 };
-use starling_tree::{Array, Spec, Tree};
+use starling_tree::{Array, DType, Spec, Tree};
 
 use crate::config::{ConfigError, refuse, require, require_schedule};
-use crate::ops::{lambda_returns, linear_decay};
+use crate::dqn::{self, Dqn};
+use crate::minibatches::{Minibatches, Passes};
+use crate::ops::lambda_returns;
+use crate::rollout_columns::RolloutColumns;
 use crate::trained::Trained;
+use crate::value_based::{Greedy, Method as _, ValueConfig, mask};
 use crate::{
-    Acting, Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved,
-    Spaces,
+    Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved, Spaces,
 };
-
-/// Q of an action that may not be taken.
-const ILLEGAL: f64 = -1e8;
 
 /// PQN's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -121,30 +119,50 @@ impl Config {
     }
 }
 
-/// PQN for one environment's spaces.
-#[derive(Debug)]
-pub struct Pqn {
+/// PQN for the spaces of an environment.
+pub fn build(config: Config, spaces: &Spaces) -> Result<Box<dyn Algorithm>, ConfigError> {
+    Ok(Box::new(Pqn::new(config, spaces)?))
+}
+
+struct Pqn {
     config: Config,
-    net: QNetwork,
-    layout: Arc<Layout>,
+    /// How it acts: as DQN does.
+    acting: ValueConfig,
+    values: Arc<Dqn>,
+    frame_stack: Option<usize>,
 }
 
 impl Pqn {
-    /// Checks the settings against each other and the spaces.
-    pub fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
+    fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         config.check()?;
-        let mut layout = Layout::default();
-        let (observation, action) = (&spaces.observation, &spaces.action);
-        let net = QNetwork::new(&mut layout, &config.net, observation, action, 1);
-        let net = net.map_err(|error| {
-            ConfigError::Misfit(format!("pqn cannot be used here: {}", error.0))
-        })?;
-        let layout = Arc::new(layout);
+        let acting = ValueConfig {
+            epsilon_start: config.epsilon_start,
+            epsilon_end: config.epsilon_end,
+            epsilon_decay_steps: config.epsilon_decay_steps,
+            epsilon_eval: config.epsilon_eval,
+            net: config.net.clone(),
+            ..ValueConfig::default()
+        };
+        let values = Dqn::new("pqn", &acting, dqn::Config::default(), spaces)?;
         Ok(Self {
             config,
-            net,
-            layout,
+            acting,
+            values: Arc::new(values),
+            frame_stack: spaces.frame_stack,
         })
+    }
+
+    fn learner(&self, seed: u64, device: Device) -> PqnLearner {
+        let (optimizer, clip_norm) = (self.config.optimizer, Some(self.config.clip_norm));
+        let layout = self.values.net().1;
+        PqnLearner {
+            config: self.config.clone(),
+            values: Arc::clone(&self.values),
+            trained: Trained::new(layout, optimizer, clip_norm, seed, device),
+            place: None,
+            sums: Tensor::zeros([2], (Kind::Float, device)),
+            norms: Tensor::zeros([], (Kind::Float, device)),
+        }
     }
 }
 
@@ -160,101 +178,13 @@ impl Algorithm for Pqn {
     }
 
     fn policy(&self, device: Device) -> Box<dyn Policy> {
-        Box::new(PqnPolicy {
-            config: self.config.clone(),
-            net: self.net.clone(),
-            params: Params::zeros(&self.layout, device),
-            device,
-        })
+        let (acting, values) = (self.acting.clone(), Arc::clone(&self.values));
+        Box::new(Greedy::new(acting, self.frame_stack, values, device))
     }
 
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
-        let optimizer = self.config.optimizer;
-        Box::new(PqnLearner {
-            config: self.config.clone(),
-            net: self.net.clone(),
-            trained: Trained::new(&self.layout, optimizer, seed, device),
-            device,
-        })
+        Box::new(self.learner(seed, device))
     }
-}
-
-struct PqnPolicy {
-    config: Config,
-    net: QNetwork,
-    params: Params,
-    device: Device,
-}
-
-impl Policy for PqnPolicy {
-    fn records(&self) -> Tree<Spec> {
-        Tree::empty()
-    }
-
-    fn state(&self) -> Tree<Spec> {
-        Tree::empty()
-    }
-
-    fn load(&mut self, weights: &[f32]) -> Result<(), ShapeMismatch> {
-        self.params.load_slice(weights)
-    }
-
-    fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>) {
-        let config = &self.config;
-        let (start, end) = (config.epsilon_start, config.epsilon_end);
-        let epsilon = match acting.explore {
-            true => linear_decay(start, end, config.epsilon_decay_steps, acting.env_steps),
-            false => config.epsilon_eval,
-        };
-        let obs = tree_of(&rollout.obs, &[t], self.device);
-        let legal = rollout.legal.as_ref();
-        let legal = legal.map(|mask| tensor_of_view(mask.at(&[t]), self.device));
-        let values = no_grad(|| values_of(&self.net, &self.params, &obs, legal.as_ref()));
-        let values = masked(values, legal.as_ref());
-        let values = array_of(&values);
-        for (b, rng) in acting.rngs.iter_mut().enumerate() {
-            let row = values.at(&[b]);
-            let row = row.as_slice::<f32>();
-            let best = argmax(row);
-            let action = match rng.random::<f64>() < epsilon {
-                true => random_legal(row, best, rng),
-                false => best,
-            };
-            rollout.actions.at_mut(&[t, b]).write(&[action as i64]);
-        }
-    }
-}
-
-/// Values `[N, A]` of observations `[N, ..]` with legal actions `[N, A]`.
-fn values_of(
-    net: &QNetwork,
-    params: &Params,
-    obs: &Tree<Tensor>,
-    legal: Option<&Tensor>,
-) -> Tensor {
-    net.forward(params, obs, None, legal).squeeze_dim(-1)
-}
-
-/// Values `[N, A]` with those of illegal actions out of the way.
-fn masked(values: Tensor, legal: Option<&Tensor>) -> Tensor {
-    match legal {
-        Some(legal) => values.masked_fill(&legal.eq(0), ILLEGAL),
-        None => values,
-    }
-}
-
-/// One of the legal actions; `best` if none is.
-fn random_legal(values: &[f32], best: usize, rng: &mut Rng) -> usize {
-    let is_legal = |action: &usize| values[*action] > ILLEGAL as f32;
-    let count = (0..values.len()).filter(is_legal).count();
-    if count == 0 {
-        return best;
-    }
-    let chosen = rng.random_range(0..count);
-    (0..values.len())
-        .filter(is_legal)
-        .nth(chosen)
-        .unwrap_or(best)
 }
 
 /// PQN's loss over one minibatch: half the mean squared error of the chosen actions' values.
@@ -264,52 +194,119 @@ pub fn loss(chosen: &Tensor, targets: &Tensor) -> Tensor {
 
 struct PqnLearner {
     config: Config,
-    net: QNetwork,
+    values: Arc<Dqn>,
     trained: Trained,
-    device: Device,
+    place: Option<Place>,
+    /// Sums of loss and value over gradient steps.
+    sums: Tensor,
+    norms: Tensor,
+}
+
+/// The memory of a batch, and the gradient steps over it.
+struct Place {
+    columns: RolloutColumns,
+    /// λ-returns, `T·B` rows.
+    targets: Staging,
+    steps: Minibatches,
+}
+
+impl Place {
+    fn new(rollouts: &[&Rollout], device: Device) -> Self {
+        let envs = rollouts.iter().map(|rollout| rollout.envs()).sum();
+        let columns = RolloutColumns::new(rollouts[0], envs, device);
+        let rows = columns.steps * columns.envs;
+        Self {
+            columns,
+            targets: Staging::new(rows, &Spec::scalar(DType::F32), device),
+            steps: Minibatches::default(),
+        }
+    }
+}
+
+/// Values `[N, A]` of observations `[N, ..]` with legal actions `[N, A]`.
+fn values_of(values: &Dqn, params: &Params, obs: &Tree<Tensor>, legal: Option<&Tensor>) -> Tensor {
+    values.values(&values.outputs(params, obs, None, None, legal))
 }
 
 impl PqnLearner {
     /// λ-returns `[T·B]` under the present network.
-    fn targets(&self, rollout: &Rollout, obs: &Tree<Tensor>, legal: Option<&Tensor>) -> Tensor {
-        let (steps, envs) = (rollout.steps(), rollout.envs());
+    fn targets(&self, rollouts: &[&Rollout], columns: &RolloutColumns) -> Vec<f32> {
+        let (params, device) = (self.trained.params(), self.trained.descent.device());
         let best = |obs: &Tree<Tensor>, legal: Option<&Tensor>| {
-            let values = no_grad(|| values_of(&self.net, &self.trained.params, obs, legal));
-            array_of(&masked(values, legal).amax([-1].as_slice(), false))
+            let values = no_grad(|| values_of(&self.values, params, obs, legal));
+            array_of(&mask(values, legal).amax([-1].as_slice(), false))
         };
-        let all = best(obs, legal);
-        // What follows each step within its episode; the final observation where it was cut off.
+        let obs = columns.obs.map(|column| column.tensor().shallow_clone());
+        let all = best(&obs, columns.legal.as_ref().map(Staging::tensor));
+        // What follows each step within its episode.
+        let envs = columns.envs;
         let mut next = all.as_slice::<f32>()[envs..].to_vec();
-        let (terminated, truncated) = (&rollout.terminated, &rollout.truncated);
-        let (terminated, truncated) = (terminated.as_slice::<u8>(), truncated.as_slice::<u8>());
-        if !rollout.final_at.is_empty() {
-            let count = rollout.final_at.len() as i64;
-            let device = self.device;
-            let finals = &rollout.final_obs;
-            let finals = finals.map(|array| tensor_of(array, device).narrow(0, 0, count));
-            let mask = (!rollout.final_legal.is_empty()).then(|| {
-                let mask = Tensor::from_slice(&rollout.final_legal).to_device(device);
-                mask.reshape([count, -1])
-            });
-            let finals = best(&finals, mask.as_ref());
-            for (&(t, b), &value) in rollout.final_at.iter().zip(finals.as_slice::<f32>()) {
-                next[t * envs + b] = value;
-            }
-        }
-        let flags = terminated.iter().zip(truncated);
-        let ends: Vec<bool> = flags.map(|(a, b)| a | b != 0).collect();
-        for (next, terminated) in next.iter_mut().zip(terminated) {
-            if *terminated != 0 {
-                *next = 0.0;
-            }
-        }
+        let mut ends = vec![false; next.len()];
+        let mut rewards = vec![0.0; next.len()];
         let scale = self.config.reward_scale as f32;
-        let rewards = rollout.rewards.as_slice::<f32>().iter();
-        let rewards: Vec<f32> = rewards.map(|reward| reward * scale).collect();
-        debug_assert_eq!(rewards.len(), steps * envs);
+        let mut first = 0;
+        for rollout in rollouts {
+            let count = rollout.final_at.len() as i64;
+            if count > 0 {
+                let finals = &rollout.final_obs;
+                let finals = finals.map(|array| tensor_of(array, device).narrow(0, 0, count));
+                let legal = (!rollout.final_legal.is_empty()).then(|| {
+                    let legal = Tensor::from_slice(&rollout.final_legal).to_device(device);
+                    legal.reshape([count, -1])
+                });
+                let finals = best(&finals, legal.as_ref());
+                for (&(t, b), &value) in rollout.final_at.iter().zip(finals.as_slice::<f32>()) {
+                    next[t * envs + first + b] = value;
+                }
+            }
+            let own = rollout.envs();
+            let rows = rollout.rewards.as_slice::<f32>().iter();
+            let flags = rollout.terminated.as_slice::<u8>().iter();
+            let flags = flags.zip(rollout.truncated.as_slice::<u8>());
+            for (i, (reward, (&terminated, &truncated))) in rows.zip(flags).enumerate() {
+                let at = i / own * envs + first + i % own;
+                rewards[at] = reward * scale;
+                ends[at] = terminated | truncated != 0;
+                if terminated != 0 {
+                    next[at] = 0.0;
+                }
+            }
+            first += own;
+        }
         let (gamma, lambda) = (self.config.gamma as f32, self.config.q_lambda as f32);
-        let returns = lambda_returns(&rewards, &next, &ends, envs, gamma, lambda);
-        Tensor::from_slice(&returns).to_device(self.device)
+        lambda_returns(&rewards, &next, &ends, envs, gamma, lambda)
+    }
+
+    /// The first half of a gradient step over the chosen rows of a batch.
+    fn record(
+        &self,
+        place: &Place,
+    ) -> impl Fn(&Trained, Tensor, bool) -> Recorded<Tensor, ()> + use<> {
+        let same = |column: &Staging| column.tensor().shallow_clone();
+        let columns = &place.columns;
+        let rows = (columns.steps * columns.envs) as i64;
+        let obs = columns.obs.map(|column| column.tensor().narrow(0, 0, rows));
+        let legal = columns.legal.as_ref().map(same);
+        let (actions, targets) = (same(&columns.actions), same(&place.targets));
+        let (values, sums) = (Arc::clone(&self.values), self.sums.shallow_clone());
+        move |trained, chosen, _whole| {
+            let same = Tensor::shallow_clone;
+            let (obs, legal) = (obs.map(same), legal.as_ref().map(same));
+            let (actions, targets) = (same(&actions), same(&targets));
+            let (values, sums) = (Arc::clone(&values), same(&sums));
+            trained.descent.of(chosen, move |chosen, params| {
+                let pick = |tensor: &Tensor| tensor.index_select(0, chosen);
+                let wants_legal = values.net().0.head().legal;
+                let legal = legal.as_ref().filter(|_| wants_legal).map(pick);
+                let all = values_of(&values, params, &obs.map(pick), legal.as_ref());
+                let actions = pick(&actions).reshape([-1, 1]);
+                let taken = all.gather(1, &actions, false).squeeze_dim(1);
+                let loss = loss(&taken, &pick(&targets));
+                let mut sums = sums.shallow_clone();
+                sums += Tensor::stack(&[&loss, &taken.mean(Kind::Float)], 0).detach();
+                (loss, ())
+            })
+        }
     }
 }
 
@@ -318,41 +315,26 @@ impl Learner for PqnLearner {
         let Batch::Rollouts(rollouts) = batch else {
             return Err(LearnError::WrongBatch { wanted: "rollouts" });
         };
-        let rollout = &Rollout::side_by_side(rollouts).ok_or(LearnError::Mismatch)?;
-        let device = self.device;
-        let learning_rate = self.config.learning_rate.at(progress.fraction());
-        self.trained.optimizer.set_learning_rate(learning_rate);
-        let whole = |array: &Array| tensor_of(array, device).flatten(0, 1);
-        let obs = rollout.obs.map(whole);
-        let legal = rollout.legal.as_ref().map(whole);
-        let actions = whole(&rollout.actions).reshape([-1, 1]);
-        let targets = self.targets(rollout, &obs, legal.as_ref());
+        let device = self.trained.descent.device();
+        own_stream(device);
+        let place = self.place.take();
+        let place = place.filter(|place| place.columns.fits(rollouts));
+        let mut place = place.unwrap_or_else(|| Place::new(rollouts, device));
+        place.columns.load(rollouts);
+        let targets = self.targets(rollouts, &place.columns);
+        let rows = targets.len();
+        place.targets.load(&Array::from_slice(&targets, &[rows]));
 
-        let rows = rollout.steps() * rollout.envs();
-        let minibatch = rows.div_ceil(self.config.minibatches.min(rows));
-        let mut order: Vec<i64> = (0..rows as i64).collect();
-        // Sums of (loss, value, gradient norm).
-        let mut sums = Tensor::zeros([3], (Kind::Float, device));
-        let mut steps = 0.0;
-        for _ in 0..self.config.epochs {
-            order.shuffle(&mut self.trained.rng);
-            for indices in order.chunks(minibatch) {
-                let indices = Tensor::from_slice(indices).to_device(device);
-                let pick = |tensor: &Tensor| tensor.index_select(0, &indices);
-                let legal = legal.as_ref().filter(|_| self.net.head().legal).map(pick);
-                let (net, params) = (&self.net, &self.trained.params);
-                let values = values_of(net, params, &obs.map(pick), legal.as_ref());
-                let chosen = values.gather(1, &pick(&actions), false).squeeze_dim(1);
-                let loss = loss(&chosen, &pick(&targets));
-                let Trained {
-                    params, optimizer, ..
-                } = &mut self.trained;
-                let norm = optimizer.descend(params, &loss, Some(self.config.clip_norm));
-                let value = chosen.mean(Kind::Float);
-                sums += Tensor::stack(&[loss, value, norm], 0).detach();
-                steps += 1.0;
-            }
-        }
+        let learning_rate = self.config.learning_rate.at(progress.fraction());
+        let descent = &self.trained.descent;
+        descent.optimizer().set_learning_rate(learning_rate);
+        let _ = (self.sums.zero_(), self.norms.zero_());
+        let passes = Passes::minibatches(self.config.epochs, self.config.minibatches, rows);
+        let record = self.record(&place);
+        let (trained, norms) = (&mut self.trained, &mut self.norms);
+        let steps = place.steps.learn(passes, trained, norms, record)?;
+        self.place = Some(place);
+        let sums = Tensor::cat(&[&self.sums, &self.norms.reshape([1])], 0);
         let means = array_of(&(sums / steps));
         let means = means.as_slice::<f32>().iter().map(|&mean| f64::from(mean));
         let names = ["loss", "q_value", "grad_norm"];
@@ -362,7 +344,11 @@ impl Learner for PqnLearner {
     }
 
     fn weights(&self) -> Vec<f32> {
-        self.trained.params.to_vec()
+        self.trained.params().to_vec()
+    }
+
+    fn join(&mut self, reducer: Box<dyn Reducer>) {
+        self.trained.descent.join(reducer);
     }
 
     fn save(&self) -> Saved {
@@ -377,7 +363,7 @@ impl Learner for PqnLearner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use starling_envs::{Space, stream};
+    use starling_envs::Space;
 
     /// Observations 1, 2, 3, 4 of one environment, rewards of 1, Q(s, ·) = (s, 2s): the best values
     /// are 2, 4, 6, 8. γ = λ = ½. Without an end, backwards: 1 + ½·8 = 5, then
@@ -400,25 +386,18 @@ mod tests {
             },
             ..Config::default()
         };
-        let pqn = Pqn::new(config.clone(), &spaces).unwrap();
-        let (layout, optimizer) = (&pqn.layout, config.optimizer);
-        let mut trained = Trained::new(layout, optimizer, 1, Device::Cpu);
-        trained.params.load_slice(&[1.0, 2.0, 0.0, 0.0]).unwrap();
-        let learner = PqnLearner {
-            net: pqn.net.clone(),
-            config,
-            trained,
-            device: Device::Cpu,
-        };
+        let pqn = Pqn::new(config, &spaces).unwrap();
+        let learner = pqn.learner(1, Device::Cpu);
+        let params = learner.trained.params();
+        params.load_slice(&[1.0, 2.0, 0.0, 0.0]).unwrap();
         let none = Tree::empty();
         let mut rollout = Rollout::new(3, 1, &obs, &action, None, &none, &none);
         rollout.obs = Tree::Leaf(Array::from_slice(&[1f32, 2.0, 3.0, 4.0], &[4, 1, 1]));
         rollout.rewards = Array::from_slice(&[1f32; 3], &[3, 1]);
         let targets = |rollout: &Rollout| {
-            let seen = rollout
-                .obs
-                .map(|array| tensor_of(array, Device::Cpu).flatten(0, 1));
-            Vec::<f32>::try_from(learner.targets(rollout, &seen, None)).unwrap()
+            let place = Place::new(&[rollout], Device::Cpu);
+            place.columns.load(&[rollout]);
+            learner.targets(&[rollout], &place.columns)
         };
         assert_eq!(targets(&rollout), [2.9375, 3.75, 5.0]);
 
@@ -446,17 +425,5 @@ mod tests {
             Tensor::from_slice(&[2f32, 6.0]),
         );
         assert_eq!(loss(&chosen, &targets).double_value(&[]), 2.5);
-    }
-
-    #[test]
-    fn random_actions_are_legal() {
-        let values = [0.5, ILLEGAL as f32, -3.0];
-        let mut rng = stream(1, "test", 0);
-        let mut counts = [0; 3];
-        for _ in 0..1000 {
-            counts[random_legal(&values, 0, &mut rng)] += 1;
-        }
-        assert_eq!(counts[1], 0);
-        assert!(counts[0] > 400 && counts[2] > 400, "{counts:?}");
     }
 }

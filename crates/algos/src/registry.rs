@@ -1,5 +1,11 @@
 //! THE table of algorithms.
+//!
+//! A new algorithm is one file and one entry. One outside of this crate is [added](add).
 
+use std::sync::{LazyLock, PoisonError, RwLock};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::config::{ConfigError, parse_config, parse_parts, side_by_side};
@@ -15,207 +21,222 @@ pub struct AlgoSpec {
     pub summary: &'static str,
     /// Where it comes from.
     pub paper: &'static str,
-    /// All settings with their defaults.
-    pub defaults: fn() -> Value,
-    /// Makes it from settings (those not given keep their defaults) for an environment's spaces.
-    pub build: fn(&Value, &Spaces) -> Built,
+    defaults: Box<dyn Fn() -> Value + Send + Sync>,
+    build: Box<dyn Fn(&Value, &Spaces) -> Built + Send + Sync>,
 }
 
 /// An algorithm, or what is wrong with its settings.
 pub type Built = Result<Box<dyn Algorithm>, ConfigError>;
 
-/// All algorithms, by name.
-pub fn all() -> &'static [AlgoSpec] {
-    const {
-        &[
-            AlgoSpec {
-                name: "a2c",
-                summary: "Advantage actor-critic, one gradient step per rollout",
-                paper: "Mnih et al. 2016",
-                defaults: || defaults::<a2c::Config>(),
-                build: |given, spaces| {
-                    Ok(Box::new(a2c::A2c::new(
-                        parse_config("algo", given)?,
-                        spaces,
-                    )?))
-                },
-            },
-            AlgoSpec {
-                name: "apex-dqn",
-                summary: "Ape-X: many environments, a ladder of exploration, priorities from the actors",
-                paper: "Horgan et al. 2018",
-                defaults: || side_by_side(&apex::apex_dqn()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &apex::apex_dqn())?;
-                    dqn::build(shared, config, spaces)
-                },
-            },
-            AlgoSpec {
-                name: "apex-rainbow",
-                summary: "Ape-X over Rainbow",
-                paper: "Horgan et al. 2018, Hessel et al. 2018",
-                defaults: || side_by_side(&apex::apex_rainbow()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &apex::apex_rainbow())?;
-                    c51::build(shared, config, spaces)
-                },
-            },
-            AlgoSpec {
-                name: "apex-rainbow-iqn",
-                summary: "Ape-X over Rainbow-IQN",
-                paper: "Toromanoff et al. 2019",
-                defaults: || side_by_side(&apex::apex_rainbow_iqn()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &apex::apex_rainbow_iqn())?;
-                    iqn::build(shared, config, spaces)
-                },
-            },
-            AlgoSpec {
-                name: "appo",
-                summary: "Asynchronous PPO: its clipped loss on V-trace targets",
-                paper: "Luo et al. 2020; Petrenko et al. 2020",
-                defaults: || defaults::<appo::Config>(),
-                build: |given, spaces| {
-                    Ok(Box::new(appo::Appo::new(
-                        parse_config("algo", given)?,
-                        spaces,
-                    )?))
-                },
-            },
-            AlgoSpec {
-                name: "c51",
-                summary: "Categorical DQN: a distribution over fixed returns per action",
-                paper: "Bellemare et al. 2017",
-                defaults: || side_by_side(&c51::defaults()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &c51::defaults())?;
-                    c51::build(shared, config, spaces)
-                },
-            },
-            AlgoSpec {
-                name: "dqn",
-                summary: "Deep Q-learning; double, dueling, n-step, prioritized, noisy and Munchausen by switches",
-                paper: "Mnih et al. 2015",
-                defaults: || side_by_side(&dqn::defaults()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &dqn::defaults())?;
-                    dqn::build(shared, config, spaces)
-                },
-            },
-            AlgoSpec {
-                name: "epsilon-rainbow",
-                summary: "Rainbow with a chance of random actions in place of noise",
-                paper: "Stooke and Abbeel 2019",
-                defaults: || side_by_side(&rainbow::epsilon_rainbow()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &rainbow::epsilon_rainbow())?;
-                    c51::build(shared, config, spaces)
-                },
-            },
-            AlgoSpec {
-                name: "impala",
-                summary: "Asynchronous actors, corrected for their age by V-trace",
-                paper: "Espeholt et al. 2018",
-                defaults: || defaults::<impala::Config>(),
-                build: |given, spaces| {
-                    Ok(Box::new(impala::Impala::new(
-                        parse_config("algo", given)?,
-                        spaces,
-                    )?))
-                },
-            },
-            AlgoSpec {
-                name: "iqn",
-                summary: "Implicit quantile networks: any quantile of the return per action",
-                paper: "Dabney et al. 2018",
-                defaults: || side_by_side(&iqn::defaults()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &iqn::defaults())?;
-                    iqn::build(shared, config, spaces)
-                },
-            },
-            AlgoSpec {
-                name: "ngu",
-                summary: "R2D2 that is also rewarded for what is new, with a bandit over how much",
-                paper: "Badia et al. 2020",
-                defaults: || side_by_side(&ngu::defaults()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &ngu::defaults())?;
-                    ngu::build(shared, config, spaces)
-                },
-            },
-            AlgoSpec {
-                name: "ppo",
-                summary: "Proximal policy optimisation, several epochs per rollout",
-                paper: "Schulman et al. 2017",
-                defaults: || defaults::<ppo::Config>(),
-                build: |given, spaces| {
-                    Ok(Box::new(ppo::Ppo::new(
-                        parse_config("algo", given)?,
-                        spaces,
-                    )?))
-                },
-            },
-            AlgoSpec {
-                name: "pqn",
-                summary: "Parallelised Q-learning with λ-returns, without replay or target network",
-                paper: "Gallici et al. 2025",
-                defaults: || defaults::<pqn::Config>(),
-                build: |given, spaces| {
-                    Ok(Box::new(pqn::Pqn::new(
-                        parse_config("algo", given)?,
-                        spaces,
-                    )?))
-                },
-            },
-            AlgoSpec {
-                name: "qr-dqn",
-                summary: "Quantile regression DQN: fixed quantiles of the return per action",
-                paper: "Dabney et al. 2018",
-                defaults: || side_by_side(&qr_dqn::defaults()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &qr_dqn::defaults())?;
-                    qr_dqn::build(shared, config, spaces)
-                },
-            },
-            AlgoSpec {
-                name: "r2d2",
-                summary: "Q-learning with an LSTM over replayed sequences with stored states",
-                paper: "Kapturowski et al. 2019",
-                defaults: || side_by_side(&r2d2::defaults()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &r2d2::defaults())?;
-                    r2d2::build(shared, config, spaces)
-                },
-            },
-            AlgoSpec {
-                name: "rainbow",
-                summary: "C51 with double, dueling, n-step, prioritized replay and noisy layers",
-                paper: "Hessel et al. 2018",
-                defaults: || side_by_side(&rainbow::rainbow()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &rainbow::rainbow())?;
-                    c51::build(shared, config, spaces)
-                },
-            },
-            AlgoSpec {
-                name: "rainbow-iqn",
-                summary: "IQN with double, dueling, n-step, prioritized replay and noisy layers",
-                paper: "Toromanoff et al. 2019",
-                defaults: || side_by_side(&rainbow::rainbow_iqn()),
-                build: |given, spaces| {
-                    let (shared, config) = parse_parts("algo", given, &rainbow::rainbow_iqn())?;
-                    iqn::build(shared, config, spaces)
-                },
-            },
-        ]
+impl AlgoSpec {
+    /// An algorithm with the settings `C`, which `build` makes for the spaces of an environment.
+    pub fn new<C>(
+        name: &'static str,
+        summary: &'static str,
+        paper: &'static str,
+        build: fn(C, &Spaces) -> Built,
+    ) -> Self
+    where
+        C: Default + Serialize + DeserializeOwned + 'static,
+    {
+        Self {
+            name,
+            summary,
+            paper,
+            defaults: Box::new(|| serde_json::to_value(C::default()).unwrap_or(Value::Null)),
+            build: Box::new(move |given, spaces| build(parse_config("algo", given)?, spaces)),
+        }
+    }
+
+    /// An algorithm with the settings of its family beside its own, in one table.
+    fn of_family<A, B>(
+        name: &'static str,
+        summary: &'static str,
+        paper: &'static str,
+        defaults: fn() -> (A, B),
+        build: fn(A, B, &Spaces) -> Built,
+    ) -> Self
+    where
+        A: Serialize + DeserializeOwned + 'static,
+        B: Serialize + DeserializeOwned + 'static,
+    {
+        Self {
+            name,
+            summary,
+            paper,
+            defaults: Box::new(move || side_by_side(&defaults())),
+            build: Box::new(move |given, spaces| {
+                let (shared, own) = parse_parts("algo", given, &defaults())?;
+                build(shared, own, spaces)
+            }),
+        }
+    }
+
+    /// All settings with their defaults.
+    pub fn defaults(&self) -> Value {
+        (self.defaults)()
+    }
+
+    /// Makes it from settings (those not given keep their defaults) for an environment's spaces.
+    pub fn build(&self, given: &Value, spaces: &Spaces) -> Built {
+        (self.build)(given, spaces)
     }
 }
+
+/// All algorithms by name, then those that were [added](add).
+pub fn all() -> Vec<&'static AlgoSpec> {
+    let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
+    TABLE.iter().chain(added.iter().copied()).collect()
+}
+
+/// Adds your own algorithm, so that every command and every run of this program knows it. It stays
+/// until the program ends.
+///
+/// # Errors
+/// When there is already an algorithm of this name.
+pub fn add(spec: AlgoSpec) -> Result<(), ConfigError> {
+    let name = spec.name;
+    if all()
+        .iter()
+        .any(|known| known.name.eq_ignore_ascii_case(name))
+    {
+        let message = format!("there is already an algorithm called '{name}'");
+        return Err(ConfigError::Misfit(message));
+    }
+    let mut added = ADDED.write().unwrap_or_else(PoisonError::into_inner);
+    added.push(Box::leak(Box::new(spec)));
+    Ok(())
+}
+
+static ADDED: RwLock<Vec<&'static AlgoSpec>> = RwLock::new(Vec::new());
+
+static TABLE: LazyLock<Vec<AlgoSpec>> = LazyLock::new(|| {
+    vec![
+        AlgoSpec::of_family(
+            "a2c",
+            "Advantage actor-critic, one gradient step per rollout",
+            "Mnih et al. 2016",
+            a2c::defaults,
+            a2c::build,
+        ),
+        AlgoSpec::of_family(
+            "apex-dqn",
+            "Ape-X: many environments, a ladder of exploration, priorities from the actors",
+            "Horgan et al. 2018",
+            apex::apex_dqn,
+            dqn::build,
+        ),
+        AlgoSpec::of_family(
+            "apex-rainbow",
+            "Ape-X over Rainbow",
+            "Horgan et al. 2018, Hessel et al. 2018",
+            apex::apex_rainbow,
+            c51::build,
+        ),
+        AlgoSpec::of_family(
+            "apex-rainbow-iqn",
+            "Ape-X over Rainbow-IQN",
+            "Toromanoff et al. 2019",
+            apex::apex_rainbow_iqn,
+            iqn::build,
+        ),
+        AlgoSpec::of_family(
+            "appo",
+            "Asynchronous PPO: its clipped loss on V-trace targets",
+            "Luo et al. 2020; Petrenko et al. 2020",
+            appo::defaults,
+            appo::build,
+        ),
+        AlgoSpec::of_family(
+            "c51",
+            "Categorical DQN: a distribution over fixed returns per action",
+            "Bellemare et al. 2017",
+            c51::defaults,
+            c51::build,
+        ),
+        AlgoSpec::of_family(
+            "dqn",
+            "Deep Q-learning; double, dueling, n-step, prioritized, noisy and Munchausen by switches",
+            "Mnih et al. 2015",
+            dqn::defaults,
+            dqn::build,
+        ),
+        AlgoSpec::of_family(
+            "epsilon-rainbow",
+            "Rainbow with a chance of random actions in place of noise",
+            "Stooke and Abbeel 2019",
+            rainbow::epsilon_rainbow,
+            c51::build,
+        ),
+        AlgoSpec::of_family(
+            "impala",
+            "Asynchronous actors, corrected for their age by V-trace",
+            "Espeholt et al. 2018",
+            impala::defaults,
+            impala::build,
+        ),
+        AlgoSpec::of_family(
+            "iqn",
+            "Implicit quantile networks: any quantile of the return per action",
+            "Dabney et al. 2018",
+            iqn::defaults,
+            iqn::build,
+        ),
+        AlgoSpec::of_family(
+            "ngu",
+            "R2D2 that is also rewarded for what is new, with a bandit over how much",
+            "Badia et al. 2020",
+            ngu::defaults,
+            ngu::build,
+        ),
+        AlgoSpec::of_family(
+            "ppo",
+            "Proximal policy optimisation, several epochs per rollout",
+            "Schulman et al. 2017",
+            ppo::defaults,
+            ppo::build,
+        ),
+        AlgoSpec::new(
+            "pqn",
+            "Parallelised Q-learning with λ-returns, without replay or target network",
+            "Gallici et al. 2025",
+            pqn::build,
+        ),
+        AlgoSpec::of_family(
+            "qr-dqn",
+            "Quantile regression DQN: fixed quantiles of the return per action",
+            "Dabney et al. 2018",
+            qr_dqn::defaults,
+            qr_dqn::build,
+        ),
+        AlgoSpec::of_family(
+            "r2d2",
+            "Q-learning with an LSTM over replayed sequences with stored states",
+            "Kapturowski et al. 2019",
+            r2d2::defaults,
+            r2d2::build,
+        ),
+        AlgoSpec::of_family(
+            "rainbow",
+            "C51 with double, dueling, n-step, prioritized replay and noisy layers",
+            "Hessel et al. 2018",
+            rainbow::rainbow,
+            c51::build,
+        ),
+        AlgoSpec::of_family(
+            "rainbow-iqn",
+            "IQN with double, dueling, n-step, prioritized replay and noisy layers",
+            "Toromanoff et al. 2019",
+            rainbow::rainbow_iqn,
+            iqn::build,
+        ),
+    ]
+});
 
 /// The line of an algorithm. Names do not mind case: `PPO` is `ppo`.
 pub fn find(name: &str) -> Result<&'static AlgoSpec, UnknownAlgo> {
     all()
-        .iter()
+        .into_iter()
         .find(|spec| spec.name.eq_ignore_ascii_case(name))
         .ok_or_else(|| UnknownAlgo {
             name: name.to_owned(),
@@ -233,10 +254,10 @@ pub struct UnknownAlgo {
 /// Adds to an error which algorithms can be used with an environment's spaces, if this one cannot
 /// be, whatever its settings are.
 pub fn with_usable(error: ConfigError, spec: &AlgoSpec, spaces: &Spaces) -> ConfigError {
-    let fits = |spec: &AlgoSpec| (spec.build)(&(spec.defaults)(), spaces).is_ok();
+    let fits = |spec: &AlgoSpec| spec.build(&spec.defaults(), spaces).is_ok();
     match error {
         ConfigError::Misfit(reason) if !fits(spec) => {
-            let usable = all().iter().filter(|spec| fits(spec));
+            let usable = all().into_iter().filter(|spec| fits(spec));
             let usable: Vec<&str> = usable.map(|spec| spec.name).collect();
             ConfigError::Misfit(match usable.is_empty() {
                 true => reason,
@@ -263,7 +284,7 @@ const PLANNED: &[&str] = &["ddpg", "pearl", "sac", "td3"];
 
 /// The name that is the fewest typing mistakes away; of equals, the one that begins alike.
 fn nearest(name: &str) -> Option<&'static str> {
-    let names = all().iter().map(|spec| spec.name);
+    let names = all().into_iter().map(|spec| spec.name);
     let scored = names.map(|known| {
         let mistakes = strsim::damerau_levenshtein(name, known);
         (mistakes, strsim::jaro_winkler(name, known), known)
@@ -275,10 +296,6 @@ fn nearest(name: &str) -> Option<&'static str> {
 fn names() -> String {
     let names: Vec<&str> = all().iter().map(|spec| spec.name).collect();
     names.join(", ")
-}
-
-fn defaults<C: Default + serde::Serialize>() -> Value {
-    serde_json::to_value(C::default()).unwrap_or(Value::Null)
 }
 
 #[cfg(test)]
@@ -316,7 +333,7 @@ mod tests {
             frame_stack: None,
         };
         for spec in all() {
-            (spec.build)(&(spec.defaults)(), &spaces).unwrap();
+            spec.build(&spec.defaults(), &spaces).unwrap();
         }
     }
 }

@@ -3,42 +3,42 @@
 use std::sync::Arc;
 
 use starling_envs::{Rng, stream};
-use starling_nets::{Device, Layout, Optimizer, OptimizerConfig, Params};
+use starling_nets::{Descent, Device, Layout, OptimizerConfig, Params};
 use starling_tree::{Array, DType};
 
 use crate::{LearnError, Saved};
 
 /// Weights, what moves them, and the learner's random stream.
 pub(crate) struct Trained {
-    pub(crate) params: Params,
-    pub(crate) optimizer: Optimizer,
+    pub(crate) descent: Descent,
     pub(crate) rng: Rng,
 }
 
 impl Trained {
-    /// As a run with this seed begins.
+    /// As a run with this seed begins. Gradients are clipped to `clip_norm`.
     pub(crate) fn new(
         layout: &Arc<Layout>,
         config: OptimizerConfig,
+        clip_norm: Option<f64>,
         seed: u64,
         device: Device,
     ) -> Self {
         let mut rng = stream(seed, "learner", 0);
-        let params = Params::init(layout, &mut rng, device).trainable();
+        let params = Params::init(layout, &mut rng, device);
         Self {
-            optimizer: Optimizer::new(config, params.flat()),
-            params,
+            descent: Descent::new(params, config, clip_norm),
             rng,
         }
+    }
+
+    pub(crate) fn params(&self) -> &Params {
+        self.descent.params()
     }
 
     /// Everything that is needed to continue exactly.
     pub(crate) fn save(&self) -> Saved {
         let mut saved = Saved::new();
-        save_params(&mut saved, "params", &self.params);
-        for (name, array) in self.optimizer.state() {
-            saved.insert(format!("optimizer.{name}"), array);
-        }
+        save_descent(&mut saved, "", &self.descent);
         let bytes = postcard::to_allocvec(&self.rng);
         debug_assert!(bytes.is_ok(), "a generator is four numbers");
         // An empty state is refused when it is loaded.
@@ -49,15 +49,32 @@ impl Trained {
 
     /// Continues from what was saved.
     pub(crate) fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
-        load_params(saved, "params", &mut self.params)?;
-        self.optimizer
-            .load(|name| saved.get(&format!("optimizer.{name}")).cloned())?;
+        load_descent(saved, "", &self.descent)?;
         let bytes = saved.get("rng").filter(|array| array.dtype() == DType::U8);
         let bytes = bytes.ok_or_else(|| missing("rng"))?.bytes();
         self.rng =
             postcard::from_bytes(bytes).map_err(|error| LearnError::Saved(error.to_string()))?;
         Ok(())
     }
+}
+
+/// Saves weights and optimiser. A learner with several networks gives each a prefix (`actor.`).
+pub(crate) fn save_descent(saved: &mut Saved, prefix: &str, descent: &Descent) {
+    save_params(saved, &format!("{prefix}params"), descent.params());
+    for (name, array) in descent.optimizer().state() {
+        saved.insert(format!("{prefix}optimizer.{name}"), array);
+    }
+}
+
+/// Continues from what [`save_descent`] saved.
+pub(crate) fn load_descent(
+    saved: &Saved,
+    prefix: &str,
+    descent: &Descent,
+) -> Result<(), LearnError> {
+    load_params(saved, &format!("{prefix}params"), descent.params())?;
+    let state = |name: &str| saved.get(&format!("{prefix}optimizer.{name}")).cloned();
+    Ok(descent.optimizer().load(state)?)
 }
 
 /// [`Trained`] weights, and a target network that follows them.
@@ -72,12 +89,13 @@ impl Followed {
     pub(crate) fn new(
         layout: &Arc<Layout>,
         config: OptimizerConfig,
+        clip_norm: Option<f64>,
         seed: u64,
         device: Device,
     ) -> Self {
-        let online = Trained::new(layout, config, seed, device);
-        let mut target = Params::zeros(layout, device);
-        target.copy_from(&online.params);
+        let online = Trained::new(layout, config, clip_norm, seed, device);
+        let target = Params::zeros(layout, device);
+        target.copy_from(online.params());
         Self {
             online,
             target,
@@ -89,7 +107,7 @@ impl Followed {
     pub(crate) fn updated(&mut self, every: u64, tau: f64) {
         self.updates += 1;
         if self.updates.is_multiple_of(every) {
-            self.target.blend(&self.online.params, tau);
+            self.target.blend(self.online.params(), tau);
         }
     }
 
@@ -105,7 +123,7 @@ impl Followed {
     /// Continues from what was saved.
     pub(crate) fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
         self.online.load(saved)?;
-        load_params(saved, "target", &mut self.target)?;
+        load_params(saved, "target", &self.target)?;
         let updates = saved.get("updates");
         let updates = updates.filter(|array| array.dtype() == DType::I64);
         let updates = updates.and_then(|array| array.as_slice::<i64>().first());
@@ -114,17 +132,17 @@ impl Followed {
     }
 }
 
-fn save_params(saved: &mut Saved, set: &str, params: &Params) {
+pub(crate) fn save_params(saved: &mut Saved, set: &str, params: &Params) {
     for (name, array) in params.named() {
         saved.insert(format!("{set}.{name}"), array);
     }
 }
 
-fn load_params(saved: &Saved, set: &str, params: &mut Params) -> Result<(), LearnError> {
+pub(crate) fn load_params(saved: &Saved, set: &str, params: &Params) -> Result<(), LearnError> {
     Ok(params.load_named(|name| saved.get(&format!("{set}.{name}")).cloned())?)
 }
 
-fn missing(name: &str) -> LearnError {
+pub(crate) fn missing(name: &str) -> LearnError {
     LearnError::Saved(format!("'{name}' is missing"))
 }
 
@@ -140,8 +158,8 @@ mod tests {
         let mut layout = Layout::default();
         layout.add("w", &[1], Init::Constant(4.0));
         let layout = Arc::new(layout);
-        let mut nets = Followed::new(&layout, OptimizerConfig::default(), 1, Device::Cpu);
-        nets.online.params.load_slice(&[0.0]).unwrap();
+        let mut nets = Followed::new(&layout, OptimizerConfig::default(), None, 1, Device::Cpu);
+        nets.online.params().load_slice(&[0.0]).unwrap();
         let mut seen = Vec::new();
         for _ in 0..4 {
             nets.updated(2, 0.25);
@@ -149,7 +167,7 @@ mod tests {
         }
         assert_eq!(seen, [4.0, 3.0, 3.0, 2.25]);
         // How many updates there were is saved: the next is the fifth, which changes nothing.
-        let mut copy = Followed::new(&layout, OptimizerConfig::default(), 2, Device::Cpu);
+        let mut copy = Followed::new(&layout, OptimizerConfig::default(), None, 2, Device::Cpu);
         copy.load(&nets.save()).unwrap();
         copy.updated(2, 1.0);
         assert_eq!(copy.target.to_vec(), [2.25]);

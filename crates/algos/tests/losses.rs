@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use starling_algos::{a2c, ppo};
+use starling_algos::{PolicyGradientConfig, a2c, ppo};
 use starling_envs::{Space, stream};
 use starling_nets::{
     Activation, ActorCritic, Device, Kind, Layout, NetConfig, Params, Tensor, array_of,
@@ -44,7 +44,7 @@ fn compare(case: &Value) {
     let mut layout = Layout::default();
     let net = ActorCritic::new(&mut layout, &config, &Space::unbounded(&[INPUTS]), &actions);
     let net = net.unwrap();
-    let mut params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
+    let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
     let recorded = &case["parameters"];
     let array = |name: &str, field: &str| {
         let parameter = recorded.get(name)?;
@@ -68,14 +68,13 @@ fn compare(case: &Value) {
     let (advantages, returns) = (vector("advantages"), vector("returns"));
     let settings = &case["settings"];
     let setting = |name: &str| settings[name].as_f64().unwrap();
-    let loss = match case["algorithm"].as_str().unwrap() {
+    let shared = PolicyGradientConfig {
+        value_coef: setting("value_coef"),
+        entropy_coef: setting("entropy_coef"),
+        ..PolicyGradientConfig::default()
+    };
+    let terms = match case["algorithm"].as_str().unwrap() {
         "ppo" => {
-            let config = ppo::Config {
-                value_clip: settings["value_clip"].as_f64(),
-                value_coef: setting("value_coef"),
-                entropy_coef: setting("entropy_coef"),
-                ..ppo::Config::default()
-            };
             let compared = ppo::Compared {
                 log_probs: &log_probs,
                 old_log_probs: &vector("old_log_probs"),
@@ -86,25 +85,11 @@ fn compare(case: &Value) {
                 entropy: &entropy,
             };
             let ratio_clip = Tensor::from(setting("ratio_clip") as f32);
-            ppo::loss(&compared, &config, &ratio_clip).loss
+            ppo::loss(&compared, settings["value_clip"].as_f64(), &ratio_clip)
         }
-        _ => {
-            let config = a2c::Config {
-                value_coef: setting("value_coef"),
-                entropy_coef: setting("entropy_coef"),
-                ..a2c::Config::default()
-            };
-            a2c::loss(
-                &log_probs,
-                &advantages,
-                &output.value,
-                &returns,
-                &entropy,
-                &config,
-            )
-            .loss
-        }
+        _ => a2c::loss(&log_probs, &advantages, &output.value, &returns, &entropy),
     };
+    let loss = shared.total(&terms.policy_loss, &terms.value_loss, &terms.entropy);
     close(
         loss.double_value(&[]),
         case["loss"].as_f64().unwrap(),

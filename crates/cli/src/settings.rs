@@ -180,7 +180,7 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
 
 /// The setting that other libraries, or users in a hurry, call this: `lr` is `algo.learning_rate`.
 pub(crate) fn setting_called(name: &str) -> Option<String> {
-    let algos = starling_algos::registry::all().iter();
+    let algos = starling_algos::registry::all().into_iter();
     let names = ["ppo", "dqn"]
         .into_iter()
         .chain(algos.map(|algo| algo.name));
@@ -501,7 +501,7 @@ mod tests {
             assert_eq!(nearest(algo, pair), expected, "{algo} {pair}");
         }
         // Every name that the table gives exists.
-        let algos = starling_algos::registry::all().iter();
+        let algos = starling_algos::registry::all().into_iter();
         let known: Vec<String> = algos
             .flat_map(|algo| all_settings("CartPole-v1", algo.name))
             .collect();

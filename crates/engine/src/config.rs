@@ -244,9 +244,7 @@ impl RunConfig {
             section.extend(rest.as_object().cloned().unwrap_or_default());
             Value::Object(section)
         };
-        let mut algo = self
-            .algo_spec()
-            .map_or(Value::Null, |spec| (spec.defaults)());
+        let mut algo = self.algo_spec().map_or(Value::Null, |spec| spec.defaults());
         merge(&mut algo, &self.algo);
         let mut tree = Map::new();
         let mut env = serde_json::to_value(&self.env).unwrap_or_default();
@@ -274,7 +272,7 @@ impl RunConfig {
     /// The algorithm, made for the environment's spaces.
     pub fn algorithm(&self) -> Result<Box<dyn Algorithm>, EngineError> {
         let env = self.env_spec()?.make(&self.env)?;
-        Ok((self.algo_spec()?.build)(&self.algo, &spaces_of(&*env))?)
+        Ok(self.algo_spec()?.build(&self.algo, &spaces_of(&*env))?)
     }
 
     fn check(&self) -> Result<(), EngineError> {
@@ -298,7 +296,7 @@ impl RunConfig {
         let step = env.observation_space().spec().item_bytes();
         let spaces = spaces_of(&*env);
         let spec = self.algo_spec()?;
-        let algorithm = (spec.build)(&self.algo, &spaces);
+        let algorithm = spec.build(&self.algo, &spaces);
         let algorithm = algorithm.map_err(|error| registry::with_usable(error, spec, &spaces))?;
         self.check_minibatches(algorithm.experience())?;
         match algorithm.experience() {

@@ -5,13 +5,14 @@
 //! every actor, each with [`Params`] of its own.
 //!
 //! Read first: [`Params`] (all weights of a network as one flat tensor with named views),
-//! [`ActorCritic`] and [`QNetwork`] (the two families of networks), [`Optimizer`].
+//! [`ActorCritic`] and [`QNetwork`] (the two families of networks), [`Descent`] (the gradient
+//! step), [`Recorded`] (a computation that a GPU can replay).
 
 mod bf16;
 mod convert;
+mod descent;
 mod device;
 mod distribution;
-mod graph;
 mod init;
 mod layers;
 mod model;
@@ -22,6 +23,7 @@ mod novelty;
 mod optimizer;
 mod params;
 mod q_network;
+mod recorded;
 mod recurrent_q;
 mod schedule;
 mod script;
@@ -30,22 +32,23 @@ mod torso;
 
 pub use bf16::try_bf16;
 pub use convert::{array_of, tensor_of, tensor_of_view, tree_of};
+pub use descent::{Descent, ReduceError, Reducer};
 pub use device::{
     DeviceChoice, DeviceError, cuda_devices, load_cuda, set_threads, threads, torch_version,
     why_no_cuda,
 };
 pub use distribution::{Distribution, PolicyHead, argmax, sample_categorical};
-pub use graph::Graph;
 pub use init::Init;
 pub use layers::{Activation, Conv2d, LayerNorm, Linear, Lstm};
 pub use model::{ActorCritic, ActorCriticOutput, LastInput, NetConfig};
 pub use native::{allow_tf32, copy_async, has_graphs, own_stream, synchronize};
 pub use noisy::{NoisyLinear, draw_noise};
-pub use normalize::RunningNorm;
+pub use normalize::{Moments, RunningNorm};
 pub use novelty::{InverseModel, RandomDistillation};
 pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind};
 pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use q_network::{QHead, QNetConfig, QNetwork, QuantileEmbedding, number_of_actions};
+pub use recorded::Recorded;
 pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;
 pub use staging::{Staging, pin, send};

@@ -7,8 +7,8 @@ use tch::Tensor;
 
 use crate::torso::layer_init;
 use crate::{
-    Activation, Distribution, Layout, Linear, Lstm, Padding, Params, PolicyHead, ShapeMismatch,
-    Torso, TorsoKind,
+    Activation, Distribution, Layout, Linear, Lstm, Moments, Padding, Params, PolicyHead,
+    RunningNorm, ShapeMismatch, Torso, TorsoKind,
 };
 
 /// What a network looks like.
@@ -229,13 +229,14 @@ impl ActorCritic {
         }
     }
 
-    /// Takes observations `[N, ..]` into the running statistics, if it keeps any.
-    pub fn observe(&self, params: &Params, obs: &Tree<Tensor>) {
+    /// What observations `[N, ..]` bring to its running statistics, if it keeps any.
+    pub fn seen(&self, obs: &Tree<Tensor>) -> Vec<(RunningNorm, Moments)> {
         let (obs, _) = self.parts(obs);
-        self.trunk.torso.observe(params, obs);
+        let mut seen = self.trunk.torso.seen(obs);
         if let Some(critic) = &self.critic {
-            critic.torso.observe(params, obs);
+            seen.extend(critic.torso.seen(obs));
         }
+        seen
     }
 
     fn parts<'a>(&self, obs: &'a Tree<Tensor>) -> (&'a Tree<Tensor>, Option<&'a Tensor>) {

@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor};
 
-use crate::{Init, Layout, ParamId, Params};
+use crate::{Init, Layout, ParamId, Params, ReduceError, Reducer};
 
 /// Normalised numbers stay within ±10.
 const LIMIT: f64 = 10.0;
@@ -21,6 +21,36 @@ pub struct RunningNorm {
     count: ParamId,
     /// No more items than this count: older ones fade.
     most: f64,
+}
+
+/// Mean and variance of every element of some items, and how many items there are.
+#[derive(Debug)]
+pub struct Moments {
+    mean: Tensor,
+    variance: Tensor,
+    /// `[1]`.
+    count: Tensor,
+}
+
+impl Moments {
+    /// Those of the items of a whole group of learners.
+    pub(crate) fn reduced(&self, group: &mut dyn Reducer) -> Result<Self, ReduceError> {
+        let (mean, variance) = (self.mean.reshape([-1]), self.variance.reshape([-1]));
+        let squares = variance + mean.square();
+        let sums = Tensor::cat(&[mean * &self.count, squares * &self.count], 0);
+        let sums = Tensor::cat(&[sums, self.count.shallow_clone()], 0);
+        group.mean(&sums)?;
+        let elements = self.mean.numel() as i64;
+        let count = sums.narrow(0, 2 * elements, 1);
+        let mean_of = |first: i64| sums.narrow(0, first, elements) / count.clamp_min(1e-8);
+        let mean = mean_of(0);
+        let variance = (mean_of(elements) - mean.square()).clamp_min(0.0);
+        Ok(Self {
+            mean: mean.reshape_as(&self.mean),
+            variance: variance.reshape_as(&self.variance),
+            count: count * group.size() as f64,
+        })
+    }
 }
 
 impl RunningNorm {
@@ -44,50 +74,58 @@ impl RunningNorm {
         }
     }
 
-    /// Takes more items `[N, ..]` into the statistics.
-    pub fn observe(&self, params: &Params, items: &Tensor) {
+    /// What more items `[N, ..]` bring.
+    pub fn moments(&self, items: &Tensor) -> Moments {
         tch::no_grad(|| {
             let items = items.detach().to_kind(Kind::Float);
             let dim = [0].as_slice();
-            let mean = items.mean_dim(dim, false, Kind::Float);
-            let variance = items.var_dim(dim, false, false);
-            let added = params.get(self.count).detach().full_like(items.size()[0]);
-            self.merge(params, &mean, &variance, &added);
-        });
+            Moments {
+                mean: items.mean_dim(dim, false, Kind::Float),
+                variance: items.var_dim(dim, false, false),
+                count: Tensor::full([1], items.size()[0], (Kind::Float, items.device())),
+            }
+        })
     }
 
-    /// The same for those of the items `[N, ..]` whose `counted` `[N]` is 1 and not 0.
-    pub fn observe_counted(&self, params: &Params, items: &Tensor, counted: &Tensor) {
+    /// What those of the items `[N, ..]` bring whose `counted` `[N]` is 1 and not 0.
+    pub fn moments_counted(&self, items: &Tensor, counted: &Tensor) -> Moments {
         tch::no_grad(|| {
             let items = items.detach().to_kind(Kind::Float).flatten(1, -1);
             let counted = counted.detach().reshape([-1, 1]);
-            let added = counted.sum(Kind::Float).reshape([1]);
+            let count = counted.sum(Kind::Float).reshape([1]);
             let mean_of = |mut x: Tensor| {
                 let _ = x.g_mul_(&counted);
                 let sum = x.sum_dim_intlist([0].as_slice(), false, Kind::Float);
-                sum / added.clamp_min(1.0)
+                sum / count.clamp_min(1.0)
             };
             // In place where it can be: a batch of images is large.
             let mean = mean_of(items.copy());
             let variance = mean_of((items - &mean).square_());
-            self.merge(params, &mean, &variance, &added);
-        });
+            Moments {
+                mean,
+                variance,
+                count,
+            }
+        })
     }
 
-    /// Merges means and variances (Chan et al. 1979) of what is known and of `added` items.
-    fn merge(&self, params: &Params, mean: &Tensor, variance: &Tensor, added: &Tensor) {
-        let write = |id: ParamId, value: Tensor| {
-            params.get(id).shallow_clone().copy_(&value);
-        };
-        let [old_mean, old_variance, count] =
-            [self.mean, self.variance, self.count].map(|id| params.get(id).detach());
-        let total = &count + added;
-        let difference = mean.reshape_as(&old_mean) - &old_mean;
-        let spread = difference.square() * (&count * added / &total);
-        let squares = &old_variance * &count + variance.reshape_as(&old_variance) * added;
-        write(self.variance, (squares + spread) / &total);
-        write(self.mean, &old_mean + difference * (added / &total));
-        write(self.count, total.clamp_max(self.most));
+    /// Merges means and variances (Chan et al. 1979) of what is known and of more items.
+    pub fn merge(&self, params: &Params, seen: &Moments) {
+        tch::no_grad(|| {
+            let write = |id: ParamId, value: Tensor| {
+                params.get(id).shallow_clone().copy_(&value);
+            };
+            let [old_mean, old_variance, count] =
+                [self.mean, self.variance, self.count].map(|id| params.get(id).detach());
+            let added = &seen.count;
+            let total = &count + added;
+            let difference = seen.mean.reshape_as(&old_mean) - &old_mean;
+            let spread = difference.square() * (&count * added / &total);
+            let squares = &old_variance * &count + seen.variance.reshape_as(&old_variance) * added;
+            write(self.variance, (squares + spread) / &total);
+            write(self.mean, &old_mean + difference * (added / &total));
+            write(self.count, total.clamp_max(self.most));
+        });
     }
 
     /// Items `[N, ..]` with the mean taken away, divided by the deviation.
@@ -113,6 +151,12 @@ mod tests {
     use std::sync::Arc;
     use tch::Device;
 
+    impl RunningNorm {
+        fn observe(&self, params: &Params, items: &Tensor) {
+            self.merge(params, &self.moments(items));
+        }
+    }
+
     /// Items that do not count change nothing, and what was long ago fades.
     #[test]
     fn some_items_do_not_count_and_old_ones_fade() {
@@ -124,7 +168,8 @@ mod tests {
         let column = |items: &[f32]| Tensor::from_slice(items).reshape([-1, 1]);
         all.observe(&params, &column(&[1.0, 3.0]));
         let counted = Tensor::from_slice(&[1f32, 0.0, 1.0]);
-        some.observe_counted(&params, &column(&[1.0, 100.0, 3.0]), &counted);
+        let seen = some.moments_counted(&column(&[1.0, 100.0, 3.0]), &counted);
+        some.merge(&params, &seen);
         for (a, b) in [(all.mean, some.mean), (all.variance, some.variance)] {
             let difference = (params.get(a) - params.get(b)).abs().max();
             assert!(difference.double_value(&[]) < 1e-4);

@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 
 use crate::torso::layer_init;
 use crate::{
-    Layout, Linear, NetConfig, Params, QNetConfig, RunningNorm, ShapeMismatch, Torso,
+    Layout, Linear, Moments, NetConfig, Params, QNetConfig, RunningNorm, ShapeMismatch, Torso,
     number_of_actions,
 };
 
@@ -64,12 +64,22 @@ impl RandomDistillation {
             .mean_dim([-1].as_slice(), false, Kind::Float)
     }
 
-    /// Takes observations `[N, ..]` and their errors `[N]` into the running statistics, where
+    /// What observations `[N, ..]` and their errors `[N]` bring to the running statistics, where
     /// `counted` `[N]` is 1.
-    pub fn observe(&self, params: &Params, obs: &Tensor, errors: &Tensor, counted: &Tensor) {
+    pub fn seen(
+        &self,
+        obs: &Tensor,
+        errors: &Tensor,
+        counted: &Tensor,
+    ) -> [(RunningNorm, Moments); 2] {
         let errors = errors.reshape([-1, 1]);
-        self.norm.observe_counted(params, obs, counted);
-        self.errors.observe_counted(params, &errors, counted);
+        [
+            (self.norm.clone(), self.norm.moments_counted(obs, counted)),
+            (
+                self.errors.clone(),
+                self.errors.moments_counted(&errors, counted),
+            ),
+        ]
     }
 
     /// 1 + (error − mean) / deviation `[N]`: how much newer than usual observations are.
@@ -187,7 +197,7 @@ mod tests {
         let fixed = |x: &Tensor| rnd.target.forward(&params, &Tree::Leaf(x.shallow_clone()));
         let before = fixed(&new).detach().copy();
         let start = rnd.errors(&params, &both).detach().copy();
-        let mut optimizer = Optimizer::new(OptimizerConfig::default(), params.flat());
+        let optimizer = Optimizer::new(OptimizerConfig::default(), params.flat());
         for _ in 0..200 {
             let loss = rnd.errors(&params, &known).mean(Kind::Float);
             optimizer.step(params.flat(), &params.gradient(&loss), 1e-3);

@@ -60,7 +60,8 @@ impl Layout {
 /// Values for every parameter of a [`Layout`], on one device.
 ///
 /// They lie in one flat tensor: an optimiser step, a copy to the target network, a hand-over to
-/// the actors or an average over learners is one operation whatever the number of layers.
+/// the actors or an average over learners is one operation whatever the number of layers. That
+/// tensor is overwritten, never replaced, so that recorded computations can read it.
 #[derive(Debug)]
 pub struct Params {
     layout: Arc<Layout>,
@@ -120,8 +121,29 @@ impl Params {
         &self.flat
     }
 
+    /// The same parameters, not a copy: a change of one is a change of both.
+    pub fn share(&self) -> Self {
+        Self {
+            layout: Arc::clone(&self.layout),
+            flat: self.flat.shallow_clone(),
+            views: self.views.iter().map(Tensor::shallow_clone).collect(),
+        }
+    }
+
+    /// Where they are.
+    pub fn device(&self) -> Device {
+        self.flat.device()
+    }
+
     /// The gradient of a scalar with respect to all parameters, as one vector.
     pub fn gradient(&self, loss: &Tensor) -> Tensor {
+        let gradient = self.flat.zeros_like();
+        self.gradient_into(loss, &gradient);
+        gradient
+    }
+
+    /// Overwrites a vector with the [`gradient`](Params::gradient) of a scalar.
+    pub fn gradient_into(&self, loss: &Tensor, gradient: &Tensor) {
         let gradients = Tensor::run_backward(&[loss], &self.views, false, false);
         let gradients = gradients.into_iter().zip(&self.views);
         let parts: Vec<Tensor> = gradients
@@ -134,18 +156,18 @@ impl Params {
                 }
             })
             .collect();
-        Tensor::cat(&parts, 0)
+        let _ = tch::no_grad(|| Tensor::cat_out(gradient, &parts, 0));
     }
 
     /// Takes over all values of another network of the same layout.
-    pub fn copy_from(&mut self, other: &Params) {
-        tch::no_grad(|| self.flat.copy_(&other.flat));
+    pub fn copy_from(&self, other: &Params) {
+        tch::no_grad(|| self.flat.shallow_clone().copy_(&other.flat));
     }
 
     /// Moves towards another network: `self += tau · (other − self)`.
-    pub fn blend(&mut self, other: &Params, tau: f64) {
+    pub fn blend(&self, other: &Params, tau: f64) {
         tch::no_grad(|| {
-            let _ = self.flat.lerp_(&other.flat, tau);
+            let _ = self.flat.shallow_clone().lerp_(&other.flat, tau);
         });
     }
 
@@ -158,7 +180,7 @@ impl Params {
     }
 
     /// Takes over all values from the host.
-    pub fn load_slice(&mut self, values: &[f32]) -> Result<(), ShapeMismatch> {
+    pub fn load_slice(&self, values: &[f32]) -> Result<(), ShapeMismatch> {
         if values.len() != self.layout.elements() {
             return Err(ShapeMismatch(format!(
                 "{} numbers were given, {} are needed",
@@ -166,7 +188,7 @@ impl Params {
                 self.layout.elements()
             )));
         }
-        tch::no_grad(|| self.flat.copy_(&Tensor::from_slice(values)));
+        tch::no_grad(|| self.flat.shallow_clone().copy_(&Tensor::from_slice(values)));
         Ok(())
     }
 
@@ -179,7 +201,7 @@ impl Params {
     }
 
     /// Takes over every parameter by name; names and shapes must be those of the layout.
-    pub fn load_named(&mut self, get: impl Fn(&str) -> Option<Array>) -> Result<(), ShapeMismatch> {
+    pub fn load_named(&self, get: impl Fn(&str) -> Option<Array>) -> Result<(), ShapeMismatch> {
         for (entry, view) in self.layout.entries.iter().zip(&self.views) {
             let name = &entry.name;
             let array = get(name).ok_or_else(|| ShapeMismatch(format!("'{name}' is missing")))?;
@@ -242,7 +264,7 @@ mod tests {
     #[test]
     fn values_survive_a_round_trip_by_name() {
         let first = Params::init(&layout(), &mut stream(1, "init", 0), Device::Cpu);
-        let mut second = Params::zeros(&layout(), Device::Cpu);
+        let second = Params::zeros(&layout(), Device::Cpu);
         let named = first.named();
         let get = |name: &str| {
             named

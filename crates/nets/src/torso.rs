@@ -9,7 +9,7 @@ use tch::{Kind, Tensor};
 
 use crate::script::Script;
 use crate::{
-    Activation, Conv2d, Init, LayerNorm, Layout, Linear, NetConfig, Params, RunningNorm,
+    Activation, Conv2d, Init, LayerNorm, Layout, Linear, Moments, NetConfig, Params, RunningNorm,
     ShapeMismatch, layers::pad_same,
 };
 
@@ -195,15 +195,16 @@ impl Torso {
         x.to_kind(Kind::Float)
     }
 
-    /// Takes observations `[N, ..]` into the running statistics, if it keeps any.
-    pub fn observe(&self, params: &Params, obs: &Tree<Tensor>) {
+    /// What observations `[N, ..]` bring to its running statistics, if it keeps any.
+    pub fn seen(&self, obs: &Tree<Tensor>) -> Vec<(RunningNorm, Moments)> {
+        let mut seen = Vec::new();
         if self.script.is_none() {
             visit(&self.inputs, obs, &mut |input, x| {
-                if let Some(norm) = &input.norm {
-                    norm.observe(params, x);
-                }
+                let norm = input.norm.as_ref();
+                seen.extend(norm.map(|norm| (norm.clone(), norm.moments(x))));
             });
         }
+        seen
     }
 }
 
@@ -689,7 +690,9 @@ mod tests {
         let torso = Torso::new(&mut layout, "t", &Space::unbounded(&[1]), &config).unwrap();
         let params = Params::init(&Arc::new(layout), &mut stream(1, "init", 0), Device::Cpu);
         let obs = Tree::Leaf(Tensor::from_slice(&[3f32, 7.0]).reshape([2, 1]));
-        torso.observe(&params, &obs);
+        for (norm, moments) in torso.seen(&obs) {
+            norm.merge(&params, &moments);
+        }
         let out = torso.forward(&params, &obs).reshape([-1]);
         let out = Vec::<f32>::try_from(out).unwrap();
         assert!(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rand::RngExt as _;
 use starling_envs::Rng;
-use starling_nets::{Device, Kind, Layout, Params, Tensor, no_grad};
+use starling_nets::{Device, Kind, Layout, Moments, Params, RunningNorm, Tensor, no_grad};
 use starling_replay::SequenceConfig;
 
 use super::{Memories, Ngu, Values, one_hot};
@@ -13,6 +13,9 @@ use crate::value_based::ValueConfig;
 
 /// Mean errors below this are noise, in priorities.
 const SMALL_ERROR: f64 = 0.001;
+
+/// What a batch brings to running statistics.
+type Seen = Vec<(RunningNorm, Moments)>;
 
 /// NGU with its ladders on the learner's device.
 pub(super) struct Mixed {
@@ -79,8 +82,8 @@ impl Mixed {
     }
 
     /// Losses of the random network's imitation and of the inverse model, over trained steps,
-    /// and the errors of the former, `[L·B]`.
-    fn novelty(&self, params: &Params, inputs: &SequenceInputs) -> (Tensor, Tensor, Tensor) {
+    /// and what the former brings to its statistics.
+    fn novelty(&self, params: &Params, inputs: &SequenceInputs) -> (Tensor, Tensor, Seen) {
         let nets = &self.ngu.nets;
         let (now, next) = (inputs.obs(0), inputs.obs(1));
         let counted = inputs.mask().reshape([-1]);
@@ -99,7 +102,12 @@ impl Mixed {
             None => counted,
             Some(steps) => last_steps(inputs.mask(), steps as i64).reshape([-1]),
         };
-        (mean_counted(&errors, &trained), inverse, errors.detach())
+        let seen = now.leaf().map(|obs| {
+            let counted = inputs.mask().reshape([-1]);
+            nets.rnd.seen(obs, &errors.detach(), &counted)
+        });
+        let seen = seen.into_iter().flatten().collect();
+        (mean_counted(&errors, &trained), inverse, seen)
     }
 }
 
@@ -112,6 +120,14 @@ impl SequenceMethod for Mixed {
         "q_value",
         "intrinsic_reward",
     ];
+
+    fn share(&self) -> Self {
+        Self {
+            ngu: self.ngu.clone(),
+            betas: self.betas.shallow_clone(),
+            gammas: self.gammas.shallow_clone(),
+        }
+    }
 
     fn layout(&self) -> &Arc<Layout> {
         &self.ngu.layout
@@ -177,14 +193,7 @@ impl SequenceMethod for Mixed {
                 mean_counted(&taken.extrinsic, mask),
                 mean_counted(&reward, mask),
             ],
-            seen: Some(seen),
-        }
-    }
-
-    fn observe(&self, params: &Params, inputs: &SequenceInputs, losses: &Losses) {
-        if let (Some(obs), Some(errors)) = (inputs.obs(0).leaf(), &losses.seen) {
-            let counted = inputs.mask().reshape([-1]);
-            self.ngu.nets.rnd.observe(params, obs, errors, &counted);
+            seen,
         }
     }
 }

@@ -52,6 +52,10 @@ impl R2d2 {
 impl SequenceMethod for R2d2 {
     const REPORTED: &'static [&'static str] = &["td_error", "q_value"];
 
+    fn share(&self) -> Self {
+        self.clone()
+    }
+
     fn layout(&self) -> &Arc<Layout> {
         &self.layout
     }
@@ -82,7 +86,7 @@ impl SequenceMethod for R2d2 {
             },
             numbers: vec![mean_counted(&sizes, mask), mean_counted(&taken, mask)],
             errors: sizes,
-            seen: None,
+            seen: Vec::new(),
         }
     }
 }

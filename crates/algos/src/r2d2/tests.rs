@@ -119,7 +119,7 @@ fn unbroken(learner: &SequenceLearner<R2d2>, rollout: &Rollout) -> Tensor {
         legal: None,
     };
     let zero = || Tensor::zeros([1, 5], (Kind::Float, cpu));
-    let (values, _) = net.forward(&learner.nets.online.params, &input, &(zero(), zero()));
+    let (values, _) = net.forward(learner.nets.online.params(), &input, &(zero(), zero()));
     values.squeeze_dim(1)
 }
 
@@ -148,7 +148,7 @@ fn sequences_with_stored_state_equal_an_unbroken_pass() {
     let batch = batch.unwrap();
     let inputs = SequenceInputs::new(&batch, 4, Device::Cpu);
     inputs.load(&batch, &[0; 64]);
-    let compared = algorithm.compare(&learner.nets.online.params, &learner.nets.target, &inputs);
+    let compared = algorithm.compare(learner.nets.online.params(), &learner.nets.target, &inputs);
     let (seen, mask) = (batch.obs.leaf().unwrap(), batch.mask.as_slice::<f32>());
     let mut steps = std::collections::BTreeSet::new();
     for b in 0..64 {
@@ -222,7 +222,7 @@ fn the_loss_can_be_a_sum_over_time() {
     let counted: f32 = batch.mask.as_slice::<f32>().iter().sum();
     let inputs = SequenceInputs::new(&batch, 4, Device::Cpu);
     inputs.load(&batch, &[0; 64]);
-    let (online, target) = (&learner.nets.online.params, &learner.nets.target);
+    let (online, target) = (learner.nets.online.params(), &learner.nets.target);
     let [mean, sum] = [mean, sum].map(|method| {
         let losses = method.losses(online, target, &inputs);
         losses.loss.double_value(&[])
@@ -258,7 +258,7 @@ fn actors_and_learner_know_the_legal_actions() {
     config.lstm = 1;
     config.rescale = false;
     let algorithm = R2d2::new(shared, config, &spaces).unwrap();
-    let mut params = starling_nets::Params::zeros(&algorithm.layout, Device::Cpu);
+    let params = starling_nets::Params::zeros(&algorithm.layout, Device::Cpu);
     let count = params.to_vec().len();
     let mut weights = vec![0.0; count];
     // The biases of the head: two advantages, and behind one more weight the value.

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use starling_envs::Rng;
 use starling_nets::{
-    Device, Graph, Kind, Layout, Optimizer, Params, RecurrentInput, Tensor, array_of, no_grad,
-    own_stream,
+    Device, Kind, Layout, Moments, Params, Recorded, RecurrentInput, Reducer, RunningNorm, Tensor,
+    array_of, no_grad, own_stream,
 };
 use starling_replay::{SequenceBatch, SequenceConfig, mixed_priority};
 use starling_tree::Array;
@@ -17,9 +17,12 @@ use crate::value_based::ValueConfig;
 use crate::{Batch, LearnError, Learner, Progress, Report, Saved, Started};
 
 /// What one algorithm that learns from sequences does differently from another.
-pub(crate) trait SequenceMethod: Send + 'static {
+pub(crate) trait SequenceMethod: Send + Sized + 'static {
     /// What it reports beside the loss and the gradient's norm: [`Losses::numbers`] by name.
     const REPORTED: &'static [&'static str];
+
+    /// The same method; tensors are shared.
+    fn share(&self) -> Self;
 
     /// Its parameters.
     fn layout(&self) -> &Arc<Layout>;
@@ -37,9 +40,6 @@ pub(crate) trait SequenceMethod: Send + 'static {
 
     /// How far the values of a batch were off.
     fn losses(&self, online: &Params, target: &Params, inputs: &SequenceInputs) -> Losses;
-
-    /// Takes into running statistics what was seen, after the step that needed them as they were.
-    fn observe(&self, _params: &Params, _inputs: &SequenceInputs, _losses: &Losses) {}
 }
 
 /// How far the values of a batch were off.
@@ -50,8 +50,8 @@ pub(crate) struct Losses {
     pub(crate) errors: Tensor,
     /// Scalars to report.
     pub(crate) numbers: Vec<Tensor>,
-    /// What [`SequenceMethod::observe`] wants to know of it.
-    pub(crate) seen: Option<Tensor>,
+    /// What the batch brings to running statistics, after the step that needs them as they are.
+    pub(crate) seen: Vec<(RunningNorm, Moments)>,
 }
 
 /// Online and target network, and what moves them.
@@ -59,69 +59,59 @@ pub(crate) struct SequenceLearner<M> {
     method: M,
     pub(crate) nets: Followed,
     device: Device,
-    inputs: Option<SequenceInputs>,
-    graph: Graph<Outcome>,
+    /// The first half of a gradient step, once there was a batch.
+    step: Option<Recorded<SequenceInputs, Outcome>>,
 }
 
 /// What an update leaves behind.
 struct Outcome {
-    /// The loss, the gradient's norm and what is reported beside them.
+    /// The loss and what is reported beside it.
     numbers: Tensor,
     /// |error| of every trained step, `[L, B]`.
     errors: Tensor,
+    seen: Vec<(RunningNorm, Moments)>,
 }
 
 impl<M: SequenceMethod> SequenceLearner<M> {
     pub(crate) fn new(method: M, seed: u64, device: Device) -> Self {
-        let optimizer = method.shared().optimizer;
+        let (optimizer, clip_norm) = (method.shared().optimizer, method.shared().clip_norm);
         Self {
-            nets: Followed::new(method.layout(), optimizer, seed, device),
+            nets: Followed::new(method.layout(), optimizer, clip_norm, seed, device),
             method,
             device,
-            inputs: None,
-            graph: Graph::new(device, true),
+            step: None,
         }
     }
 
     /// Brings a batch to the device.
     fn load_batch(&mut self, batch: &SequenceBatch) {
         own_stream(self.device);
-        let size = batch.size() as i64;
-        if self
-            .inputs
-            .as_ref()
-            .is_some_and(|old| old.sequences() != size)
-        {
-            self.inputs = None;
-            self.graph.reset();
-        }
-        let (burn_in, device) = (self.method.sequence().burn_in_steps, self.device);
-        let inputs = self
-            .inputs
-            .get_or_insert_with(|| SequenceInputs::new(batch, burn_in, device));
-        inputs.load(
-            batch,
-            &self.method.draw(batch.size(), &mut self.nets.online.rng),
-        );
+        let (size, device) = (batch.size() as i64, self.device);
+        let drawn = self.method.draw(batch.size(), &mut self.nets.online.rng);
+        let step = self.step.take();
+        let step = step.filter(|old| old.inputs().sequences() == size);
+        let step = step.unwrap_or_else(|| {
+            let burn_in = self.method.sequence().burn_in_steps;
+            self.record(SequenceInputs::new(batch, burn_in, device))
+        });
+        step.inputs().load(batch, &drawn);
+        self.step = Some(step);
     }
-}
 
-/// One gradient step.
-fn descend<M: SequenceMethod>(
-    method: &M,
-    online: &Params,
-    target: &Params,
-    optimizer: &mut Optimizer,
-    inputs: &SequenceInputs,
-) -> Outcome {
-    let losses = method.losses(online, target, inputs);
-    let norm = optimizer.descend(online, &losses.loss, method.shared().clip_norm);
-    method.observe(online, inputs, &losses);
-    let mut numbers = vec![&losses.loss, &norm];
-    numbers.extend(&losses.numbers);
-    Outcome {
-        numbers: Tensor::stack(&numbers, 0).detach(),
-        errors: losses.errors.detach(),
+    /// The first half of a gradient step.
+    fn record(&self, inputs: SequenceInputs) -> Recorded<SequenceInputs, Outcome> {
+        let (method, target) = (self.method.share(), self.nets.target.share());
+        let loss = move |inputs: &SequenceInputs, online: &Params| {
+            let losses = method.losses(online, &target, inputs);
+            let numbers: Vec<&Tensor> = [&losses.loss].into_iter().chain(&losses.numbers).collect();
+            let outcome = Outcome {
+                numbers: Tensor::stack(&numbers, 0).detach(),
+                errors: losses.errors.detach(),
+                seen: losses.seen,
+            };
+            (losses.loss, outcome)
+        };
+        self.nets.online.descent.of(inputs, loss)
     }
 }
 
@@ -140,16 +130,15 @@ impl<M: SequenceMethod> Learner for SequenceLearner<M> {
         let assemble_s = began.elapsed().as_secs_f64();
         let shared = self.method.shared();
         let learning_rate = shared.learning_rate.at(progress.fraction());
-        let Some(inputs) = &self.inputs else {
+        let descent = &mut self.nets.online.descent;
+        descent.optimizer().set_learning_rate(learning_rate);
+        let Some(step) = &mut self.step else {
             return Err(LearnError::Mismatch);
         };
-        let Followed { online, target, .. } = &mut self.nets;
-        let (method, params, optimizer) = (&self.method, &online.params, &mut online.optimizer);
-        optimizer.set_learning_rate(learning_rate);
-        let outcome = self
-            .graph
-            .run(|| descend(method, params, target, optimizer, inputs));
-        let numbers = outcome.numbers.shallow_clone();
+        let outcome = step.run();
+        let norm = descent.step()?.reshape([1]);
+        descent.observe(&outcome.seen)?;
+        let numbers = Tensor::cat(&[&outcome.numbers, &norm], 0);
         let eta = self.method.sequence().priority_eta;
         let prioritized = shared.priority.as_ref();
         let errors = prioritized.map(|_| (outcome.errors.shallow_clone(), batch.mask.clone()));
@@ -161,7 +150,11 @@ impl<M: SequenceMethod> Learner for SequenceLearner<M> {
         Ok(Started::new(move || {
             let numbers = array_of(&numbers);
             let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));
-            let names = ["loss", "grad_norm"].iter().chain(M::REPORTED).copied();
+            let names = ["loss"]
+                .iter()
+                .chain(M::REPORTED)
+                .chain(&["grad_norm"])
+                .copied();
             let metrics = names.zip(numbers).chain(known).collect();
             let priorities =
                 errors.map(|(errors, mask)| sequence_priorities(&array_of(&errors), &mask, eta));
@@ -172,7 +165,11 @@ impl<M: SequenceMethod> Learner for SequenceLearner<M> {
     }
 
     fn weights(&self) -> Vec<f32> {
-        self.nets.online.params.to_vec()
+        self.nets.online.params().to_vec()
+    }
+
+    fn join(&mut self, reducer: Box<dyn Reducer>) {
+        self.nets.online.descent.join(reducer);
     }
 
     fn save(&self) -> Saved {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use starling_nets::{
-    Device, Graph, Kind, Optimizer, Params, Staging, Tensor, array_of, draw_noise, no_grad,
+    Device, Kind, Params, Recorded, Reducer, Staging, Tensor, array_of, draw_noise, no_grad,
     own_stream,
 };
 use starling_replay::TransitionBatch;
 use starling_tree::{Array, Spec, Tree};
 
 use super::policy::draw_fractions;
-use super::{Errors, Method, ValueConfig, mask, pick, replace};
+use super::{Errors, Method, ValueConfig, mask, pick};
 use crate::trained::Followed;
 use crate::{Batch, LearnError, Learner, Progress, Report, Saved, Started};
 
@@ -22,8 +22,8 @@ pub(crate) struct ValueLearner<M> {
     method: Arc<M>,
     pub(crate) nets: Followed,
     device: Device,
-    inputs: Option<Inputs>,
-    graph: Graph<Outcome>,
+    /// The first half of a gradient step, once there was a batch.
+    step: Option<Recorded<Inputs, Outcome>>,
 }
 
 /// What an update reads, always in the same memory, so that it can be recorded.
@@ -43,7 +43,8 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn new(batch: &TransitionBatch, device: Device) -> Self {
+    /// Memory for batches like this one, and for random numbers like these.
+    fn new(batch: &TransitionBatch, draws: &Draws, device: Device) -> Self {
         let column = |array: &Array| {
             let (rows, item) = (array.shape()[0], &array.shape()[1..]);
             Staging::new(rows, &Spec::new(array.dtype(), item), device)
@@ -57,13 +58,13 @@ impl Inputs {
             returns: column(&batch.returns),
             discounts: column(&batch.discounts),
             weights: column(&batch.weights),
-            noise: None,
-            fractions: None,
+            noise: draws.noise.as_ref().map(Tensor::zeros_like),
+            fractions: draws.fractions.as_ref().map(Tensor::zeros_like),
         }
     }
 
     /// Takes over a batch of the same shape and the random numbers of one update.
-    fn load(&mut self, batch: &TransitionBatch, draws: Draws) {
+    fn load(&self, batch: &TransitionBatch, draws: &Draws) {
         for (columns, arrays) in [(&self.obs, &batch.obs), (&self.next_obs, &batch.next_obs)] {
             let arrays = arrays.leaves().into_iter();
             for ((_, column), (_, array)) in columns.leaves().into_iter().zip(arrays) {
@@ -82,8 +83,14 @@ impl Inputs {
         self.returns.load(&batch.returns);
         self.discounts.load(&batch.discounts);
         self.weights.load(&batch.weights);
-        replace(&mut self.noise, draws.noise);
-        replace(&mut self.fractions, draws.fractions);
+        for (place, drawn) in [
+            (&self.noise, &draws.noise),
+            (&self.fractions, &draws.fractions),
+        ] {
+            if let (Some(place), Some(drawn)) = (place, drawn) {
+                place.shallow_clone().copy_(drawn);
+            }
+        }
     }
 
     fn rows(&self) -> i64 {
@@ -112,7 +119,7 @@ struct Draws {
 
 /// What an update leaves behind.
 struct Outcome {
-    /// Those of [`REPORTED`].
+    /// Those of [`REPORTED`] but the last.
     numbers: Tensor,
     /// `[N]`.
     priorities: Tensor,
@@ -124,12 +131,17 @@ const REPORTED: [&str; 4] = ["loss", "td_error", "q_value", "grad_norm"];
 impl<M: Method> ValueLearner<M> {
     pub(crate) fn new(config: ValueConfig, method: Arc<M>, seed: u64, device: Device) -> Self {
         Self {
-            nets: Followed::new(method.net().1, config.optimizer, seed, device),
+            nets: Followed::new(
+                method.net().1,
+                config.optimizer,
+                config.clip_norm,
+                seed,
+                device,
+            ),
             config,
             method,
             device,
-            inputs: None,
-            graph: Graph::new(device, true),
+            step: None,
         }
     }
 
@@ -150,35 +162,38 @@ impl<M: Method> ValueLearner<M> {
     }
 
     /// Brings a batch to the device.
-    fn load(&mut self, batch: &TransitionBatch) -> &Inputs {
+    fn load(&mut self, batch: &TransitionBatch) -> &mut Recorded<Inputs, Outcome> {
         own_stream(self.device);
         let draws = self.draw(batch.size());
         let size = batch.size() as i64;
-        if self.inputs.as_ref().is_some_and(|old| old.rows() != size) {
-            self.inputs = None;
-            self.graph.reset();
-        }
-        let device = self.device;
-        let inputs = self
-            .inputs
-            .get_or_insert_with(|| Inputs::new(batch, device));
-        inputs.load(batch, draws);
-        inputs
+        let step = self.step.take().filter(|old| old.inputs().rows() == size);
+        let step = step.unwrap_or_else(|| self.record(Inputs::new(batch, &draws, self.device)));
+        step.inputs().load(batch, &draws);
+        self.step.insert(step)
+    }
+
+    /// The first half of a gradient step.
+    fn record(&self, inputs: Inputs) -> Recorded<Inputs, Outcome> {
+        let (config, method) = (self.config.clone(), Arc::clone(&self.method));
+        let target = self.nets.target.share();
+        let loss = move |inputs: &Inputs, online: &Params| {
+            let (errors, value) = errors(&config, &*method, online, &target, inputs);
+            let loss = (errors.losses * inputs.weights.tensor()).mean(Kind::Float);
+            let priorities = errors.priorities.detach();
+            let surprise = priorities.mean(Kind::Float);
+            let outcome = Outcome {
+                numbers: Tensor::stack(&[&loss, &surprise, &value], 0).detach(),
+                priorities,
+            };
+            (loss, outcome)
+        };
+        self.nets.online.descent.of(inputs, loss)
     }
 
     /// The priorities that a batch would get.
     #[cfg(test)]
     pub(crate) fn priorities_of(&mut self, batch: &TransitionBatch) -> Tensor {
-        self.load(batch);
-        let inputs = self.inputs.as_ref().unwrap();
-        let (errors, _) = errors(
-            &self.config,
-            &*self.method,
-            &self.nets.online.params,
-            &self.nets.target,
-            inputs,
-        );
-        errors.priorities
+        self.load(batch).run().priorities.shallow_clone()
     }
 }
 
@@ -245,26 +260,6 @@ fn errors<M: Method>(
     (errors, value.mean(Kind::Float))
 }
 
-/// One gradient step.
-fn descend<M: Method>(
-    config: &ValueConfig,
-    method: &M,
-    online: &Params,
-    target: &Params,
-    optimizer: &mut Optimizer,
-    inputs: &Inputs,
-) -> Outcome {
-    let (errors, value) = errors(config, method, online, target, inputs);
-    let loss = (errors.losses * inputs.weights.tensor()).mean(Kind::Float);
-    let norm = optimizer.descend(online, &loss, config.clip_norm);
-    let priorities = errors.priorities.detach();
-    let surprise = priorities.mean(Kind::Float);
-    Outcome {
-        numbers: Tensor::stack(&[loss, surprise, value, norm], 0).detach(),
-        priorities,
-    }
-}
-
 impl<M: Method> Learner for ValueLearner<M> {
     fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError> {
         self.start(batch, progress)?.finish()
@@ -279,19 +274,19 @@ impl<M: Method> Learner for ValueLearner<M> {
         self.load(batch);
         let assemble_s = began.elapsed().as_secs_f64();
         let learning_rate = self.config.learning_rate.at(progress.fraction());
-        let Some(inputs) = &self.inputs else {
+        let descent = &mut self.nets.online.descent;
+        descent.optimizer().set_learning_rate(learning_rate);
+        let Some(step) = &mut self.step else {
             return Err(LearnError::Mismatch);
         };
-        let (config, method) = (&self.config, &*self.method);
-        let Followed { online, target, .. } = &mut self.nets;
-        let (params, optimizer) = (&online.params, &mut online.optimizer);
-        optimizer.set_learning_rate(learning_rate);
-        let outcome = self
-            .graph
-            .run(|| descend(config, method, params, target, optimizer, inputs));
-        let numbers = outcome.numbers.shallow_clone();
-        let priorities = config.priority.as_ref().map(|_| &outcome.priorities);
-        let priorities = priorities.map(Tensor::shallow_clone);
+        let Outcome {
+            numbers,
+            priorities,
+        } = step.run();
+        let norm = descent.step()?.reshape([1]);
+        let numbers = Tensor::cat(&[numbers, &norm], 0);
+        let config = &self.config;
+        let priorities = config.priority.as_ref().map(|_| priorities.shallow_clone());
         self.nets
             .updated(config.target_every_updates, config.target_tau);
         let mut known = vec![("learning_rate", learning_rate)];
@@ -309,7 +304,11 @@ impl<M: Method> Learner for ValueLearner<M> {
     }
 
     fn weights(&self) -> Vec<f32> {
-        self.nets.online.params.to_vec()
+        self.nets.online.params().to_vec()
+    }
+
+    fn join(&mut self, reducer: Box<dyn Reducer>) {
+        self.nets.online.descent.join(reducer);
     }
 
     fn save(&self) -> Saved {

@@ -10,7 +10,7 @@ mod policy;
 
 #[cfg(test)]
 pub(crate) use learner::ValueLearner;
-pub(crate) use policy::{ahead, greedy_action, middles, random_action};
+pub(crate) use policy::{Greedy, ahead, greedy_action, middles, random_action};
 
 use std::sync::Arc;
 
@@ -444,14 +444,6 @@ impl<M: Method> Algorithm for ValueBased<M> {
         let method = Arc::clone(&self.method);
         let config = self.config.clone();
         Box::new(learner::ValueLearner::new(config, method, seed, device))
-    }
-}
-
-/// Overwrites the tensor that is there, so that it stays in its place, or takes the new one over.
-fn replace(place: &mut Option<Tensor>, new: Option<Tensor>) {
-    match (&mut *place, new) {
-        (Some(old), Some(new)) => old.copy_(&new),
-        (_, new) => *place = new,
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use starling_envs::{Rng, Rollout};
 use starling_nets::{
-    Device, Graph, Kind, Params, ShapeMismatch, Staging, Tensor, argmax, array_of, draw_noise,
+    Device, Kind, Params, Recorded, ShapeMismatch, Staging, Tensor, argmax, array_of, draw_noise,
     no_grad, tensor_of,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
-use super::{Method, ValueConfig, mask, pick, replace};
+use super::{Method, ValueConfig, mask, pick};
 use crate::ops::{Ahead, Next, n_steps_ahead};
 use crate::shown::Shown;
 use crate::{Acting, Part, Policy};
@@ -25,21 +25,28 @@ pub(crate) struct Greedy<M> {
     groups: Vec<Option<Group>>,
 }
 
-/// What one forward pass looks at and gives, in memory that stays where it is, so that the pass
-/// can be recorded.
+/// A group of environments whose actions are chosen in one recorded pass.
 struct Group {
     shown: Shown,
-    /// Legal actions, if the network's head wants them.
-    legal: Option<Staging>,
-    /// Of its own for each environment, while exploring.
-    noise: Option<Tensor>,
-    fractions: Option<Tensor>,
-    graph: Graph<Seen>,
+    /// Whether noise is drawn.
+    explore: bool,
+    pass: Recorded<Inputs, Seen>,
     /// Numbers of the actions taken and of the best ones, `[2, B]`.
     actions: Staging,
     /// What was predicted, row by row, in the rollout under way; only if the actor gives
     /// priorities.
     trace: Vec<Traced>,
+}
+
+/// What a pass reads.
+struct Inputs {
+    /// The tensors of [`Shown`].
+    obs: Tree<Tensor>,
+    /// Legal actions, if the network's head wants them.
+    legal: Option<Staging>,
+    /// Of its own for each environment, while exploring.
+    noise: Option<Tensor>,
+    fractions: Option<Tensor>,
 }
 
 /// What the network says.
@@ -63,26 +70,28 @@ struct Traced {
 impl Group {
     /// Draws the random numbers of one forward pass, from each environment's own stream; `keep`
     /// leaves the noise of the row before as it is.
-    fn draw<M: Method>(&mut self, method: &M, parts: &mut [Part<'_>], keep: bool, device: Device) {
-        let length = method.net().0.head().noise;
+    fn draw<M: Method>(&self, method: &M, parts: &mut [Part<'_>], keep: bool) {
         let count = method.fractions().choosing;
-        let keep = keep && self.noise.is_some();
+        let inputs = self.pass.inputs();
+        let device = self.actions.tensor().device();
+        let length = method.net().0.head().noise;
         let (mut noise, mut fractions) = (Vec::new(), Vec::new());
         for Part { acting, .. } in parts.iter_mut() {
-            if acting.explore && length > 0 && !keep {
+            if inputs.noise.is_some() && !keep {
                 noise.push(draw_noise(length, acting.rngs, device));
             }
             fractions.extend(draw_fractions(count, acting.rngs, device));
         }
-        if !keep {
-            replace(&mut self.noise, side_by_side(noise));
+        for (place, drawn) in [(&inputs.noise, noise), (&inputs.fractions, fractions)] {
+            if let (Some(place), Some(drawn)) = (place, side_by_side(drawn)) {
+                place.shallow_clone().copy_(&drawn);
+            }
         }
-        replace(&mut self.fractions, side_by_side(fractions));
     }
 
     /// Brings the legal actions of row `t` to the device, if the network wants them.
     fn show_legal(&self, t: usize, parts: &[Part<'_>]) {
-        let Some(staging) = &self.legal else {
+        let Some(staging) = &self.pass.inputs().legal else {
             return;
         };
         let mut first = 0;
@@ -107,7 +116,7 @@ impl Group {
         let traced = Traced {
             taken: picked(0),
             best: picked(1),
-            fractions: self.fractions.as_ref().map(Tensor::copy),
+            fractions: self.pass.inputs().fractions.as_ref().map(Tensor::copy),
         };
         self.trace.truncate(t);
         self.trace.push(traced);
@@ -132,35 +141,54 @@ impl<M: Method> Greedy<M> {
         }
     }
 
-    /// The group of this number; a new one if its size has changed.
+    /// The group of this number; a new one if its size has changed, or whether it explores.
     fn group(&mut self, number: usize, parts: &[Part<'_>]) -> &mut Group {
         let envs = parts.iter().map(|part| part.acting.rngs.len()).sum();
+        let explore = parts.iter().any(|part| part.acting.explore);
         while self.groups.len() <= number {
             self.groups.push(None);
         }
-        let (frame_stack, device) = (self.frame_stack, self.device);
-        let wants_legal = self.method.net().0.head().legal;
-        let group = &mut self.groups[number];
-        if group.as_ref().is_some_and(|old| old.shown.envs() != envs) {
-            *group = None;
-        }
-        group.get_or_insert_with(|| Group {
-            shown: Shown::new(parts[0].rollout, envs, frame_stack, device),
-            legal: parts[0]
-                .rollout
-                .legal
-                .as_ref()
-                .filter(|_| wants_legal)
-                .map(|array| {
-                    let item = Spec::new(array.dtype(), &array.shape()[2..]);
-                    Staging::new(envs, &item, device)
-                }),
-            noise: None,
-            fractions: None,
-            graph: Graph::new(device, true),
+        let fits = |old: &Group| old.shown.envs() == envs && old.explore == explore;
+        let group = self.groups[number].take().filter(fits);
+        let group = group.unwrap_or_else(|| self.make_group(parts[0].rollout, envs, explore));
+        self.groups[number].insert(group)
+    }
+
+    fn make_group(&self, rollout: &Rollout, envs: usize, explore: bool) -> Group {
+        let device = self.device;
+        let floats = |columns: usize| {
+            let shape = [envs as i64, columns as i64];
+            (columns > 0).then(|| Tensor::zeros(shape, (Kind::Float, device)))
+        };
+        let head = self.method.net().0.head();
+        let legal = rollout.legal.as_ref().filter(|_| head.legal);
+        let shown = Shown::new(rollout, envs, self.frame_stack, device);
+        let inputs = Inputs {
+            obs: shown.tensors(),
+            legal: legal.map(|array| {
+                let item = Spec::new(array.dtype(), &array.shape()[2..]);
+                Staging::new(envs, &item, device)
+            }),
+            noise: floats(head.noise).filter(|_| explore),
+            fractions: floats(self.method.fractions().choosing),
+        };
+        let (method, params) = (Arc::clone(&self.method), self.params.share());
+        let pass = move |inputs: &Inputs| {
+            let legal = inputs.legal.as_ref().map(Staging::tensor);
+            let (noise, fractions) = (inputs.noise.as_ref(), inputs.fractions.as_ref());
+            no_grad(|| {
+                let outputs = method.outputs(&params, &inputs.obs, noise, fractions, legal);
+                let values = method.values(&outputs);
+                Seen { outputs, values }
+            })
+        };
+        Group {
+            shown,
+            explore,
+            pass: Recorded::new(device, inputs, pass),
             actions: Staging::new(2, &Spec::new(DType::I64, &[envs]), device),
             trace: Vec::new(),
-        })
+        }
     }
 
     /// Writes the actions of one rollout, whose values begin with row `first`, and notes the
@@ -317,27 +345,17 @@ impl<M: Method> Policy for Greedy<M> {
         if parts.is_empty() {
             return;
         }
-        let (method, device) = (Arc::clone(&self.method), self.device);
-        let keep_noise =
-            parts[0].acting.explore && !t.is_multiple_of(self.config.noise_every_steps);
+        let method = Arc::clone(&self.method);
+        let keep_noise = !t.is_multiple_of(self.config.noise_every_steps);
         let its = self.group(group, parts);
         its.shown.show(t, parts);
         its.show_legal(t, parts);
-        its.draw(&*method, parts, keep_noise, device);
+        its.draw(&*method, parts, keep_noise);
         let Some(Some(mut its)) = self.groups.get_mut(group).map(Option::take) else {
             debug_assert!(false, "the group was made a moment ago");
             return;
         };
-        let (obs, params) = (its.shown.tensors(), &self.params);
-        let (noise, fractions) = (its.noise.as_ref(), its.fractions.as_ref());
-        let legal = its.legal.as_ref().map(Staging::tensor);
-        let seen = its.graph.run(|| {
-            no_grad(|| {
-                let outputs = method.outputs(params, &obs, noise, fractions, legal);
-                let values = method.values(&outputs);
-                Seen { outputs, values }
-            })
-        });
+        let seen = its.pass.run();
         let mut values = array_of(&seen.values);
         let (mut taken, mut best) = (Vec::new(), Vec::new());
         for part in parts.iter_mut() {
@@ -510,7 +528,7 @@ mod tests {
                 noisy_sigma: Some(0.5),
                 ..QNetConfig::default()
             };
-            let method = dqn::Dqn::new(&config, dqn::Config::default(), &spaces).unwrap();
+            let method = dqn::Dqn::new("dqn", &config, dqn::Config::default(), &spaces).unwrap();
             let mut policy = Greedy::new(config, None, Arc::new(method), Device::Cpu);
             let none = Tree::empty();
             let mut rollout = Rollout::new(5, 1, &obs, &action, None, &none, &none);
@@ -526,7 +544,8 @@ mod tests {
                     state: &mut Tree::empty(),
                 };
                 policy.act(row % 5, &mut rollout, acting);
-                let noise = policy.groups[0].as_ref().unwrap().noise.as_ref().unwrap();
+                let group = policy.groups[0].as_ref().unwrap();
+                let noise = group.pass.inputs().noise.as_ref().unwrap();
                 let noise = Vec::<f32>::try_from(noise.reshape([-1])).unwrap();
                 assert_eq!(noise != before, is_new, "row {row} of every {every}");
                 before = noise;

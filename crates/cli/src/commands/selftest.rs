@@ -90,7 +90,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// Every algorithm on MinAtar; policy gradients also with a memory, with continuous actions and
 /// with normalised observations; some on Atari, whose frames are stacked on the device.
 fn cases() -> impl Iterator<Item = Case> {
-    let plain = crate::algos::registry::all().iter().map(|spec| Case {
+    let plain = crate::algos::registry::all().into_iter().map(|spec| Case {
         algo: spec.name,
         env: "MinAtar/Breakout-v1",
         settings: &[],
@@ -140,7 +140,7 @@ fn compare(case: &Case, device: Device) -> anyhow::Result<Comparison> {
     let common = ["envs=8", "device=cpu", "torch_threads=1"];
     let all = common.iter().chain(case.settings);
     request.overrides = all.map(|pair| (*pair).to_owned()).collect();
-    let defaults = (crate::algos::registry::find(case.algo)?.defaults)();
+    let defaults = crate::algos::registry::find(case.algo)?.defaults();
     if defaults.get("capacity_steps").is_some() {
         let small = "algo.capacity_steps=20000".to_owned();
         request.overrides.push(small);

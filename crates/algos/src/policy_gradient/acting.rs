@@ -1,22 +1,17 @@
 //! Acting with a policy and a value: one forward pass for a group of environments, with inputs
 //! that stay on the device.
 
-use std::sync::Mutex;
-
 use starling_envs::Rollout;
 use starling_nets::{
-    ActorCritic, ActorCriticOutput, Device, Graph, Kind, LastInput, Params, ShapeMismatch, Staging,
-    Tensor, no_grad, synchronize,
+    ActorCritic, ActorCriticOutput, Device, Kind, LastInput, Params, Recorded, ShapeMismatch,
+    Staging, Tensor, no_grad, synchronize,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
-use crate::actor_critic::Model;
-use crate::memory;
+use super::{Model, carried};
+use crate::rollout_columns::DeviceColumns;
 use crate::shown::Shown;
 use crate::{Acting, Part, Policy};
-
-/// Observations `[T + 1, B, ..]` that an [`ActorCriticPolicy`] leaves on its device.
-pub(crate) type DeviceColumns = Mutex<Tree<Tensor>>;
 
 /// Samples from the policy and records the log-probability and the value.
 #[derive(Debug)]
@@ -50,7 +45,7 @@ impl ActorCriticPolicy {
         {
             *group = None;
         }
-        group.get_or_insert_with(|| Group::new(parts[0].rollout, &self.model, envs, self.device))
+        group.get_or_insert_with(|| Group::new(parts[0].rollout, &self.model, &self.params, envs))
     }
 }
 
@@ -61,7 +56,7 @@ impl Policy for ActorCriticPolicy {
     }
 
     fn state(&self) -> Tree<Spec> {
-        memory::spec(&self.model)
+        carried::spec(&self.model)
     }
 
     fn load(&mut self, weights: &[f32]) -> Result<(), ShapeMismatch> {
@@ -78,29 +73,12 @@ impl Policy for ActorCriticPolicy {
             return;
         };
         group.prepare(t, parts, self.model.net.last.as_ref());
-        let Group {
-            shown,
-            legal,
-            last,
-            state,
-            starts,
-            graph,
-            ..
-        } = group;
-        let (net, params) = (&self.model.net, &self.params);
-        let mut obs = shown.tensors();
-        if let Some(last) = last {
-            obs = ActorCritic::with_last(obs, last.tensor().shallow_clone());
-        }
-        let legal = legal.as_ref().map(Staging::tensor);
-        let state = state.map(|state| state.tensor().shallow_clone());
-        let output = graph.run(|| no_grad(|| net.forward(params, &obs, legal, 1, starts, &state)));
-        answer(t, parts, output);
+        answer(t, parts, group.pass.run());
     }
 
     fn finish(&mut self, group: usize, parts: &mut [Part<'_>]) {
         for part in parts.iter_mut() {
-            memory::remember(&self.model, part.rollout, part.acting.state);
+            carried::remember(&self.model, part.rollout, part.acting.state);
         }
         let device = self.device;
         if let (Some(Some(group)), Device::Cuda(_)) = (self.groups.get_mut(group), device) {
@@ -147,27 +125,36 @@ fn write_record(records: &mut Tree<Array>, name: &str, t: usize, values: &[f32])
     }
 }
 
-/// What one forward pass looks at. It stays where it is, so that the pass can be recorded.
+/// A group of environments whose actions are chosen in one recorded pass.
 #[derive(Debug)]
 struct Group {
     shown: Shown,
+    pass: Recorded<Inputs, ActorCriticOutput>,
+    /// Observations shown so far of the rollout under way, for the learner.
+    columns: Option<Tree<Tensor>>,
+}
+
+/// What a pass reads.
+#[derive(Debug)]
+struct Inputs {
+    /// The tensors of [`Shown`].
+    obs: Tree<Tensor>,
     legal: Option<Staging>,
     /// Last actions and rewards.
     last: Option<Staging>,
     state: Tree<Staging>,
     /// Zeros: where an episode begins, the state is zero already.
     starts: Tensor,
-    graph: Graph<ActorCriticOutput>,
-    /// Observations shown so far of the rollout under way, for the learner.
-    columns: Option<Tree<Tensor>>,
 }
 
 impl Group {
-    fn new(rollout: &Rollout, model: &Model, envs: usize, device: Device) -> Self {
+    fn new(rollout: &Rollout, model: &Model, params: &Params, envs: usize) -> Self {
+        let device = params.device();
         let item = |array: &Array| Spec::new(array.dtype(), &array.shape()[2..]);
         let staging = |spec: &Spec| Staging::new(envs, spec, device);
-        Self {
-            shown: Shown::new(rollout, envs, model.frame_stack, device),
+        let shown = Shown::new(rollout, envs, model.frame_stack, device);
+        let inputs = Inputs {
+            obs: shown.tensors(),
             legal: rollout.legal.as_ref().map(|array| staging(&item(array))),
             last: model.net.last.as_ref().map(|last| {
                 let spec = Spec::new(DType::F32, &[last.size]);
@@ -175,7 +162,20 @@ impl Group {
             }),
             state: model.net.state_spec().map(staging),
             starts: Tensor::zeros([1, envs as i64], (Kind::Float, device)),
-            graph: Graph::new(device, true),
+        };
+        let (net, params) = (model.net.clone(), params.share());
+        let pass = move |inputs: &Inputs| {
+            let mut obs = inputs.obs.map(Tensor::shallow_clone);
+            if let Some(last) = &inputs.last {
+                obs = ActorCritic::with_last(obs, last.tensor().shallow_clone());
+            }
+            let legal = inputs.legal.as_ref().map(Staging::tensor);
+            let state = inputs.state.map(|state| state.tensor().shallow_clone());
+            no_grad(|| net.forward(&params, &obs, legal, 1, &inputs.starts, &state))
+        };
+        Self {
+            shown,
+            pass: Recorded::new(device, inputs, pass),
             columns: None,
         }
     }
@@ -183,7 +183,7 @@ impl Group {
     /// Brings the observations of row `t` to the device, and keeps them for the learner there.
     fn show(&mut self, t: usize, parts: &[Part<'_>]) {
         self.shown.show(t, parts);
-        let on_gpu = self.starts.device() != Device::Cpu;
+        let on_gpu = self.pass.inputs().starts.device() != Device::Cpu;
         if !on_gpu {
             return;
         }
@@ -202,29 +202,30 @@ impl Group {
 
     /// Brings legal actions, last actions and memory to the device.
     fn prepare(&self, t: usize, parts: &[Part<'_>], last: Option<&LastInput>) {
+        let inputs = self.pass.inputs();
         let mut first = 0;
         for Part { rollout, acting } in parts {
-            if let (Some(staging), Some(legal)) = (&self.legal, &rollout.legal) {
+            if let (Some(staging), Some(legal)) = (&inputs.legal, &rollout.legal) {
                 staging.write(first, legal.at(&[t]).bytes);
             }
-            if let (Some(staging), Some(last)) = (&self.last, last) {
+            if let (Some(staging), Some(last)) = (&inputs.last, last) {
                 let mut encoded = vec![0.0; last.size];
                 for b in 0..acting.rngs.len() {
-                    memory::encode_last(last, rollout, t, b, &mut encoded);
+                    carried::encode_last(last, rollout, t, b, &mut encoded);
                     let row = Array::from_slice(&encoded, &[last.size]);
                     staging.write(first + b, row.bytes());
                 }
             }
             let state = acting.state.leaves();
-            for ((_, staging), (_, memory)) in self.state.leaves().into_iter().zip(state) {
+            for ((_, staging), (_, memory)) in inputs.state.leaves().into_iter().zip(state) {
                 staging.write(first, memory.bytes());
             }
             first += acting.rngs.len();
         }
-        for staging in [&self.legal, &self.last].into_iter().flatten() {
+        for staging in [&inputs.legal, &inputs.last].into_iter().flatten() {
             staging.upload();
         }
-        for (_, staging) in self.state.leaves() {
+        for (_, staging) in inputs.state.leaves() {
             staging.upload();
         }
     }
@@ -237,7 +238,7 @@ impl Group {
         for part in parts {
             let envs = part.acting.rngs.len() as i64;
             let part_of = columns.map(|column| column.narrow(1, first, envs));
-            part.rollout.resident = starling_envs::Resident::new(Mutex::new(part_of));
+            part.rollout.resident = starling_envs::Resident::new(DeviceColumns::new(part_of));
             first += envs;
         }
     }

@@ -5,26 +5,28 @@
 //! beginning of the next, and by the learner for all its rows.
 
 use starling_envs::Rollout;
-use starling_nets::{LastInput, Params, RunningNorm, Tensor, array_of};
+use starling_nets::{Descent, LastInput, RunningNorm, Tensor, array_of};
 use starling_tree::{Array, DType, Spec, Tree};
 
-use crate::actor_critic::{Model, Whole};
+use super::Model;
+use super::batch::Whole;
+use crate::LearnError;
 
 /// The encoded last action and reward.
-pub(crate) const LAST: &str = "last";
+pub(super) const LAST: &str = "last";
 
 /// The discounted return so far.
 const RETURN: &str = "return";
 
 /// Rewards are divided by the running deviation of discounted returns.
 #[derive(Clone, Debug)]
-pub(crate) struct ReturnScale {
-    pub(crate) norm: RunningNorm,
-    pub(crate) gamma: f32,
+pub(super) struct ReturnScale {
+    pub(super) norm: RunningNorm,
+    pub(super) gamma: f32,
 }
 
 /// Everything a policy carries from step to step; what belongs to the network comes first.
-pub(crate) fn spec(model: &Model) -> Tree<Spec> {
+pub(super) fn spec(model: &Model) -> Tree<Spec> {
     let leaf = |name: &str, size| (name.to_owned(), Tree::Leaf(Spec::new(DType::F32, &[size])));
     let mut parts = match model.net.state_spec() {
         Tree::Node(parts) => parts,
@@ -37,7 +39,7 @@ pub(crate) fn spec(model: &Model) -> Tree<Spec> {
 }
 
 /// Brings the memory to the end of a full rollout.
-pub(crate) fn remember(model: &Model, rollout: &Rollout, state: &mut Tree<Array>) {
+pub(super) fn remember(model: &Model, rollout: &Rollout, state: &mut Tree<Array>) {
     if let (Some(last), Some(memory)) = (&model.net.last, column_mut(state, LAST)) {
         for (b, encoded) in memory.chunks_mut(last.size).enumerate() {
             encode_last(last, rollout, rollout.steps(), b, encoded);
@@ -61,7 +63,7 @@ pub(crate) fn remember(model: &Model, rollout: &Rollout, state: &mut Tree<Array>
 }
 
 /// What environment `b` did before row `t` of a rollout, and what came of it.
-pub(crate) fn encode_last(
+pub(super) fn encode_last(
     last: &LastInput,
     rollout: &Rollout,
     t: usize,
@@ -84,7 +86,7 @@ pub(crate) fn encode_last(
 }
 
 /// What all environments of a batch did before each of its T + 1 rows.
-pub(crate) fn last_rows(last: &LastInput, rollouts: &[&Rollout]) -> Vec<f32> {
+pub(super) fn last_rows(last: &LastInput, rollouts: &[&Rollout]) -> Vec<f32> {
     let steps = rollouts.first().map_or(0, |rollout| rollout.steps());
     let envs: usize = rollouts.iter().map(|rollout| rollout.envs()).sum();
     let mut rows = vec![0.0; (steps + 1) * envs * last.size];
@@ -101,7 +103,7 @@ pub(crate) fn last_rows(last: &LastInput, rollouts: &[&Rollout]) -> Vec<f32> {
 
 impl ReturnScale {
     /// Takes the returns of a batch into the statistics, and scales its rewards.
-    pub(crate) fn apply(&self, params: &Params, whole: &mut Whole) {
+    pub(super) fn apply(&self, descent: &mut Descent, whole: &mut Whole) -> Result<(), LearnError> {
         let envs = whole.envs;
         let mut sums = column(&whole.state, RETURN).unwrap_or_default().to_vec();
         let rewards = whole.rewards.as_slice::<f32>();
@@ -114,14 +116,17 @@ impl ReturnScale {
                 *sum = 0.0;
             }
         }
-        let device = params.flat().device();
+        let device = descent.device();
         let returns = Tensor::from_slice(&returns)
             .reshape([-1, 1])
             .to_device(device);
-        self.norm.observe(params, &returns);
+        let seen = self.norm.moments(&returns);
+        descent.observe(&[(self.norm.clone(), seen)])?;
         let rewards = Tensor::from_slice(rewards).to_device(device);
         let shape = whole.rewards.shape().to_vec();
-        whole.rewards = array_of(&self.norm.scale(params, &rewards)).reshaped(&shape);
+        let scaled = self.norm.scale(descent.params(), &rewards);
+        whole.rewards = array_of(&scaled).reshaped(&shape);
+        Ok(())
     }
 }
 
@@ -144,11 +149,12 @@ fn column_mut<'a>(state: &'a mut Tree<Array>, name: &str) -> Option<&'a mut [f32
 
 #[cfg(test)]
 mod tests {
+    use super::super::Estimate;
+    use super::super::batch::loaded;
     use super::*;
-    use crate::actor_critic::Prepared;
     use crate::{Policy as _, Spaces};
     use starling_envs::Space;
-    use starling_nets::{Device, NetConfig};
+    use starling_nets::{Device, NetConfig, OptimizerConfig, Params};
 
     /// γ = ½, rewards 1, 2, −3, a return of 4 before, and an episode that ends with the second
     /// step: the returns so far are ½·4 + 1 = 3, ½·3 + 2 = 3.5 and, from 0, −3. Their mean is
@@ -179,14 +185,14 @@ mod tests {
 
             let mut rng = starling_envs::stream(1, "init", 0);
             let params = Params::init(&model.layout, &mut rng, Device::Cpu);
-            let mut place = None;
-            Prepared::load_trace(&mut place, &model, &params, &[&rollout], 0.5).unwrap();
-            let rewards = &place.unwrap().trace.rewards;
+            let mut descent = Descent::new(params, OptimizerConfig::default(), None);
+            let batch = loaded(&model, &mut descent, &[&rollout], Estimate::Vtrace, 0.5);
+            let rewards = &batch.trace.rewards;
             let rewards = Vec::<f32>::try_from(rewards.reshape([-1])).unwrap();
             for (ours, expected) in rewards.iter().zip([0.338604, 0.677207, -1.015811]) {
                 assert!((ours - expected).abs() < 1e-5, "{flag}: {rewards:?}");
             }
-            let named = params.named();
+            let named = descent.params().named();
             let (_, mean) = named
                 .iter()
                 .find(|(name, _)| name == "returns.mean")

@@ -3,7 +3,7 @@
 use starling_nets::{ActorCriticOutput, Kind, Params, Tensor};
 use starling_tree::Tree;
 
-use crate::actor_critic::{Model, Prepared};
+use super::{Model, Prepared};
 use crate::impala::RewardClipping;
 use crate::ops::{RhoClips, Trajectories, Vtrace, vtrace};
 
@@ -146,14 +146,16 @@ impl Trajectory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Estimate;
+    use super::super::batch::loaded;
     use super::*;
     use crate::Spaces;
     use starling_envs::{Rollout, Space};
-    use starling_nets::{Device, NetConfig};
+    use starling_nets::{Descent, Device, NetConfig, OptimizerConfig};
     use starling_tree::Array;
 
     /// A network without hidden layers with V(s) = s and a uniform policy over two actions.
-    fn model() -> (Model, Params) {
+    fn model() -> (Model, Descent) {
         let spaces = Spaces {
             observation: Space::unbounded(&[1]),
             action: Space::Discrete { n: 2 },
@@ -165,10 +167,11 @@ mod tests {
             ..NetConfig::default()
         };
         let model = Model::new(&config, &spaces, None).unwrap();
-        let mut params = Params::zeros(&model.layout, Device::Cpu);
+        let params = Params::zeros(&model.layout, Device::Cpu);
         // The policy's weights and biases, then the value's.
         params.load_slice(&[0.0, 0.0, 0.0, 0.0, 1.0, 0.0]).unwrap();
-        (model, params)
+        let descent = Descent::new(params, OptimizerConfig::default(), None);
+        (model, descent)
     }
 
     /// Three steps of one environment with these observations and rewards.
@@ -197,16 +200,13 @@ mod tests {
 
     /// Returns and advantages `[T, B]` as A2C and PPO see them, and as IMPALA and APPO do.
     fn both(rollouts: &[&Rollout]) -> [[Vec<f32>; 2]; 2] {
-        let (model, params) = model();
+        let (model, mut descent) = model();
         let numbers = |tensor: &Tensor| Vec::<f32>::try_from(tensor.reshape([-1])).unwrap();
-        let mut place = None;
-        Prepared::load(&mut place, &model, &params, rollouts, 0.5, 1.0).unwrap();
-        let prepared = place.unwrap();
+        let prepared = loaded(&model, &mut descent, rollouts, Estimate::Gae(1.0), 0.5);
         let of_gae = [&prepared.returns, &prepared.advantages].map(numbers);
-        let mut place = None;
-        Prepared::load_trace(&mut place, &model, &params, rollouts, 0.5).unwrap();
-        let whole = Trajectory::whole(place.as_ref().unwrap());
-        let judged = whole.judge(&model, &params);
+        let prepared = loaded(&model, &mut descent, rollouts, Estimate::Vtrace, 0.5);
+        let whole = Trajectory::whole(&prepared);
+        let judged = whole.judge(&model, descent.params());
         let (corrected, rho) = whole.correct(&judged, None, NO_CLIPS);
         assert!((rho.double_value(&[]) - 1.0).abs() < 1e-6);
         [

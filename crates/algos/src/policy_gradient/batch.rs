@@ -1,64 +1,24 @@
-//! What policy-gradient algorithms share: the model, and rollouts as tensors with advantages.
+//! Rollouts on the learner's device, with advantages.
 
-use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use starling_envs::Rollout;
 use starling_nets::{
-    ActorCritic, ActorCriticOutput, Device, Kind, Layout, NetConfig, Params, RunningNorm,
-    ShapeMismatch, Tensor, no_grad, own_stream, synchronize, tensor_of, tensor_of_view, tree_of,
+    ActorCritic, ActorCriticOutput, Descent, Device, Kind, Params, Staging, Tensor, no_grad,
+    own_stream, synchronize, tree_of,
 };
-use starling_tree::{Array, Tree};
+use starling_tree::{Array, DType, Spec, Tree};
 
-use crate::acting::{ActorCriticPolicy, DeviceColumns};
-use crate::memory::{LAST, ReturnScale, last_rows};
+use super::carried::last_rows;
+use super::{Estimate, Model};
+use crate::LearnError;
 use crate::ops::generalized_advantages;
-use crate::{LearnError, Spaces};
-
-/// A network with the layout of its weights.
-#[derive(Clone, Debug)]
-pub(crate) struct Model {
-    pub(crate) net: ActorCritic,
-    pub(crate) layout: Arc<Layout>,
-    pub(crate) frame_stack: Option<usize>,
-    /// How rewards are scaled, if they are.
-    pub(crate) returns: Option<ReturnScale>,
-}
-
-impl Model {
-    /// With `returns`, rewards are scaled by the deviation of returns with this discount.
-    pub(crate) fn new(
-        config: &NetConfig,
-        spaces: &Spaces,
-        returns: Option<f64>,
-    ) -> Result<Self, ShapeMismatch> {
-        let mut layout = Layout::default();
-        let net = ActorCritic::new(&mut layout, config, &spaces.observation, &spaces.action)?;
-        let returns = returns.map(|gamma| ReturnScale {
-            norm: RunningNorm::new(&mut layout, "returns", &[1]),
-            gamma: gamma as f32,
-        });
-        Ok(Self {
-            net,
-            returns,
-            layout: Arc::new(layout),
-            frame_stack: spaces.frame_stack,
-        })
-    }
-
-    pub(crate) fn policy(&self, device: Device) -> ActorCriticPolicy {
-        ActorCriticPolicy::new(self, device)
-    }
-
-    pub(crate) fn is_recurrent(&self) -> bool {
-        !self.net.state_spec().is_empty()
-    }
-}
+use crate::rollout_columns::RolloutColumns;
 
 /// Rollouts as tensors, `[T·B, ..]` in time-major order, with advantages.
 ///
-/// A learner keeps one and [`load`](Prepared::load)s one batch after the other into the same
-/// memory, so that what it computes from there can be recorded.
+/// They are views of [`Columns`], into which one batch after the other is loaded, or a choice of
+/// their rows.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) steps: usize,
@@ -97,197 +57,265 @@ pub(crate) struct Trace {
     pub(crate) legal: Option<Tensor>,
 }
 
-/// What was loaded into a [`Prepared`].
-pub(crate) struct Loaded {
-    /// The memory is new: what was recorded with the old is void.
-    pub(crate) moved: bool,
-    /// Seconds it took to bring the batch to the device.
-    pub(crate) seconds: f64,
+/// The memory of a batch: host memory that is filled, and its place on the device. It stays where
+/// it is, so that what is computed from there can be recorded.
+#[derive(Debug)]
+pub(super) struct Columns {
+    rollouts: RolloutColumns,
+    /// `(T + 1)·B` rows.
+    last: Option<Staging>,
+    starts: Staging,
+    /// `T·B` rows.
+    log_probs: Staging,
+    values: Staging,
+    advantages: Staging,
+    returns: Staging,
+    rewards: Staging,
+    discounts: Staging,
+    continues: Staging,
+    cut: Staging,
+    cut_values: Staging,
+    /// B rows.
+    state: Tree<Staging>,
 }
 
-impl Prepared {
-    /// Puts a batch into `place`, with advantages from the learner's present values of the
-    /// states that follow.
-    pub(crate) fn load(
-        place: &mut Option<Prepared>,
+/// How long it takes to bring a batch to the device.
+pub(super) struct Loaded {
+    began: Instant,
+    seconds: f64,
+}
+
+impl Loaded {
+    pub(super) fn seconds(&self) -> f64 {
+        self.seconds
+    }
+}
+
+/// The small columns of a batch, with rewards as they are learned from.
+pub(super) fn gather(
+    model: &Model,
+    descent: &mut Descent,
+    rollouts: &[&Rollout],
+) -> Result<(Whole, Loaded), LearnError> {
+    let began = Instant::now();
+    own_stream(descent.device());
+    let mut whole = Whole::of(rollouts)?;
+    if let Some(returns) = &model.returns {
+        returns.apply(descent, &mut whole)?;
+    }
+    let seconds = 0.0;
+    Ok((whole, Loaded { began, seconds }))
+}
+
+impl Columns {
+    /// Memory for batches of this size, of rollouts like this one.
+    pub(super) fn new(model: &Model, like: &Rollout, whole: &Whole, device: Device) -> Self {
+        let (steps, envs) = (whole.steps, whole.envs);
+        let numbers = |rows: usize| Staging::new(rows, &Spec::scalar(DType::F32), device);
+        let (all, taken) = ((steps + 1) * envs, steps * envs);
+        Self {
+            rollouts: RolloutColumns::new(like, envs, device),
+            last: model.net.last.as_ref().map(|last| {
+                let item = Spec::new(DType::F32, &[last.size]);
+                Staging::new(all, &item, device)
+            }),
+            starts: numbers(all),
+            log_probs: numbers(taken),
+            values: numbers(taken),
+            advantages: numbers(taken),
+            returns: numbers(taken),
+            rewards: numbers(taken),
+            discounts: numbers(taken),
+            continues: numbers(taken),
+            cut: numbers(taken),
+            cut_values: numbers(taken),
+            state: like.state.map(|array| {
+                let item = Spec::new(array.dtype(), &array.shape()[1..]);
+                Staging::new(envs, &item, device)
+            }),
+        }
+    }
+
+    /// Whether a batch has this size.
+    pub(super) fn fits(&self, rollouts: &[&Rollout]) -> bool {
+        self.rollouts.fits(rollouts)
+    }
+
+    /// The batch on the device, always in the same memory.
+    pub(super) fn views(&self) -> Prepared {
+        let columns = &self.rollouts;
+        let (steps, envs) = (columns.steps as i64, columns.envs as i64);
+        let all = [steps + 1, envs];
+        let mut rows = columns
+            .obs
+            .map(|obs| obs.tensor().unflatten(0, all.as_slice()));
+        if let Some(last) = &self.last {
+            let last = last.tensor().unflatten(0, all.as_slice());
+            rows = ActorCritic::with_last(rows, last);
+        }
+        let vector = |column: &Staging| column.tensor().shallow_clone();
+        let table = |column: &Staging| column.tensor().view([steps, envs]);
+        let starts = self.starts.tensor().view(all);
+        let legal = columns.legal.as_ref().map(vector);
+        Prepared {
+            steps: columns.steps,
+            envs: columns.envs,
+            obs: rows.map(|all| all.narrow(0, 0, steps).flatten(0, 1)),
+            rows,
+            legal: legal.as_ref().map(|all| all.narrow(0, 0, steps * envs)),
+            actions: vector(&columns.actions),
+            log_probs: vector(&self.log_probs),
+            values: vector(&self.values),
+            advantages: vector(&self.advantages),
+            returns: vector(&self.returns),
+            starts: starts.narrow(0, 0, steps),
+            state: self.state.map(vector),
+            trace: Trace {
+                rewards: table(&self.rewards),
+                discounts: table(&self.discounts),
+                continues: table(&self.continues),
+                cut: table(&self.cut),
+                cut_values: table(&self.cut_values),
+                starts,
+                legal,
+            },
+        }
+    }
+
+    /// Brings everything that does not depend on the weights to the device.
+    pub(super) fn load(
+        &self,
+        model: &Model,
+        rollouts: &[&Rollout],
+        whole: &Whole,
+        loaded: Loaded,
+    ) -> Loaded {
+        self.rollouts.load(rollouts);
+        if let (Some(last), Some(column)) = (&model.net.last, &self.last) {
+            fill(column, &last_rows(last, rollouts));
+        }
+        self.log_probs.load(&whole.log_probs);
+        self.values.load(&whole.values);
+        self.rewards.load(&whole.rewards);
+        fill(&self.starts, &whole.starts);
+        for ((_, column), (_, state)) in self.state.leaves().into_iter().zip(whole.state.leaves()) {
+            column.load(state);
+        }
+        synchronize(self.values.tensor().device());
+        Loaded {
+            seconds: loaded.began.elapsed().as_secs_f64(),
+            ..loaded
+        }
+    }
+
+    /// Brings what depends on the weights to the device: advantages, or what V-trace needs.
+    pub(super) fn fill(
+        &self,
+        batch: &Prepared,
         model: &Model,
         params: &Params,
         rollouts: &[&Rollout],
-        gamma: f64,
-        lambda: f64,
-    ) -> Result<Loaded, LearnError> {
-        let (prepared, whole, loaded) = Self::place(place, model, params, rollouts)?;
-        let envs = prepared.envs;
+        whole: &Whole,
+        (estimate, gamma): (Estimate, f64),
+    ) {
+        match estimate {
+            Estimate::Gae(lambda) => {
+                self.estimate(batch, model, params, rollouts, whole, (gamma, lambda));
+            }
+            Estimate::Vtrace => self.trace(batch, model, params, rollouts, whole, gamma),
+        }
+    }
+
+    /// Advantages and returns from the learner's present values of the states that follow, with γ
+    /// and λ.
+    fn estimate(
+        &self,
+        batch: &Prepared,
+        model: &Model,
+        params: &Params,
+        rollouts: &[&Rollout],
+        whole: &Whole,
+        (gamma, lambda): (f64, f64),
+    ) {
         let passed = model
             .is_recurrent()
-            .then(|| no_grad(|| prepared.forward(model, params)));
-        let values = whole.values.as_slice();
-        let next = prepared.next_values(model, params, rollouts, &whole, passed.as_ref());
+            .then(|| no_grad(|| batch.forward(model, params)));
+        let next = batch.next_values(model, params, rollouts, whole, passed.as_ref());
         let computed = generalized_advantages(
             whole.rewards.as_slice(),
-            values,
+            whole.values.as_slice(),
             &next,
             &whole.ends,
-            envs,
+            batch.envs,
             gamma as f32,
             lambda as f32,
         );
-        fill(&prepared.advantages, &computed.advantages);
-        fill(&prepared.returns, &computed.returns);
-        Ok(loaded)
+        fill(&self.advantages, &computed.advantages);
+        fill(&self.returns, &computed.returns);
     }
 
-    /// Puts a batch into `place` for V-trace, with the learner's present values of the final
-    /// observations of episodes that were cut off.
-    pub(crate) fn load_trace(
-        place: &mut Option<Prepared>,
+    /// What V-trace needs, with the learner's present values of the final observations of episodes
+    /// that were cut off.
+    fn trace(
+        &self,
+        batch: &Prepared,
         model: &Model,
         params: &Params,
         rollouts: &[&Rollout],
+        whole: &Whole,
         gamma: f64,
-    ) -> Result<Loaded, LearnError> {
-        let (prepared, whole, loaded) = Self::place(place, model, params, rollouts)?;
-        let trace = &prepared.trace;
+    ) {
         let discount = |terminated| if terminated { 0.0 } else { gamma as f32 };
         let discounts: Vec<f32> = flags(&whole.terminated).map(discount).collect();
         let number = |flag: bool| f32::from(u8::from(flag));
         let continues: Vec<f32> = whole.ends.iter().map(|&ended| number(!ended)).collect();
-        fill(&trace.rewards, whole.rewards.as_slice());
-        fill(&trace.discounts, &discounts);
-        fill(&trace.continues, &continues);
+        fill(&self.discounts, &discounts);
+        fill(&self.continues, &continues);
         let cut = cut_off(rollouts);
         let (mut mask, mut values) = (vec![0.0; discounts.len()], vec![0.0; discounts.len()]);
         if !cut.is_empty() {
             let passed = model
                 .is_recurrent()
-                .then(|| no_grad(|| prepared.forward(model, params)));
-            let next = prepared.next_values(model, params, rollouts, &whole, passed.as_ref());
+                .then(|| no_grad(|| batch.forward(model, params)));
+            let next = batch.next_values(model, params, rollouts, whole, passed.as_ref());
             for end in &cut {
-                let at = end.t * prepared.envs + end.b;
+                let at = end.t * batch.envs + end.b;
                 (mask[at], values[at]) = (1.0, next[at]);
             }
         }
-        fill(&trace.cut, &mask);
-        fill(&trace.cut_values, &values);
-        Ok(loaded)
+        fill(&self.cut, &mask);
+        fill(&self.cut_values, &values);
     }
+}
 
-    /// Brings everything that does not depend on the weights to the device.
-    fn place<'a>(
-        place: &'a mut Option<Prepared>,
-        model: &Model,
-        params: &Params,
-        rollouts: &[&Rollout],
-    ) -> Result<(&'a mut Prepared, Whole, Loaded), LearnError> {
-        let began = Instant::now();
-        let device = params.flat().device();
-        own_stream(device);
-        let mut whole = Whole::of(rollouts)?;
-        if let Some(returns) = &model.returns {
-            returns.apply(params, &mut whole);
-        }
-        let (steps, envs) = (whole.steps, whole.envs);
-        let fits = |old: &Prepared| (old.steps, old.envs) == (steps, envs);
-        let moved = !place.as_ref().is_some_and(fits);
-        if moved {
-            *place = Some(Self::empty(model, rollouts[0], &whole, device));
-        }
-        let Some(prepared) = place else {
-            return Err(LearnError::Mismatch);
-        };
-        prepared.load_columns(model, rollouts, &whole)?;
-        synchronize(device);
-        let seconds = began.elapsed().as_secs_f64();
-        Ok((prepared, whole, Loaded { moved, seconds }))
-    }
-
-    fn empty(model: &Model, like: &Rollout, whole: &Whole, device: Device) -> Self {
-        let (steps, envs) = (whole.steps as i64, whole.envs as i64);
-        let column = |array: &Array, lead: &[i64]| {
-            let item = array.shape()[2..].iter().map(|&n| n as i64);
-            let shape: Vec<i64> = lead.iter().copied().chain(item).collect();
-            let one = tensor_of_view(array.at(&[0, 0]), device);
-            Tensor::zeros(&shape, (one.kind(), device))
-        };
-        let mut rows = like.obs.map(|array| column(array, &[steps + 1, envs]));
-        let floats = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, device));
-        if let Some(last) = &model.net.last {
-            let last = floats(&[steps + 1, envs, last.size as i64]);
-            rows = ActorCritic::with_last(rows, last);
-        }
-        let vector = || floats(&[steps * envs]);
-        let trace = Trace {
-            rewards: floats(&[steps, envs]),
-            discounts: floats(&[steps, envs]),
-            continues: floats(&[steps, envs]),
-            cut: floats(&[steps, envs]),
-            cut_values: floats(&[steps, envs]),
-            starts: floats(&[steps + 1, envs]),
-            legal: like
-                .legal
-                .as_ref()
-                .map(|array| column(array, &[(steps + 1) * envs])),
-        };
-        let legal = trace.legal.as_ref();
+impl Prepared {
+    /// The same memory, not a copy.
+    pub(super) fn share(&self) -> Self {
+        let same = Tensor::shallow_clone;
+        let trace = &self.trace;
         Self {
-            steps: whole.steps,
-            envs: whole.envs,
-            obs: rows.map(|all| all.narrow(0, 0, steps).flatten(0, 1)),
-            rows,
-            legal: legal.map(|all| all.narrow(0, 0, steps * envs)),
-            actions: column(&like.actions, &[steps * envs]),
-            log_probs: vector(),
-            values: vector(),
-            advantages: vector(),
-            returns: vector(),
-            starts: trace.starts.narrow(0, 0, steps),
-            trace,
-            state: like.state.map(|array| {
-                let item = array.shape()[1..].iter().map(|&n| n as i64);
-                let shape: Vec<i64> = std::iter::once(envs).chain(item).collect();
-                Tensor::zeros(&shape, (Kind::Float, device))
-            }),
+            steps: self.steps,
+            envs: self.envs,
+            obs: self.obs.map(same),
+            legal: self.legal.as_ref().map(same),
+            actions: same(&self.actions),
+            log_probs: same(&self.log_probs),
+            values: same(&self.values),
+            advantages: same(&self.advantages),
+            returns: same(&self.returns),
+            starts: same(&self.starts),
+            state: self.state.map(same),
+            rows: self.rows.map(same),
+            trace: Trace {
+                rewards: same(&trace.rewards),
+                discounts: same(&trace.discounts),
+                continues: same(&trace.continues),
+                cut: same(&trace.cut),
+                cut_values: same(&trace.cut_values),
+                starts: same(&trace.starts),
+                legal: trace.legal.as_ref().map(same),
+            },
         }
-    }
-
-    fn load_columns(
-        &mut self,
-        model: &Model,
-        rollouts: &[&Rollout],
-        whole: &Whole,
-    ) -> Result<(), LearnError> {
-        let device = self.advantages.device();
-        let mut first = 0;
-        for rollout in rollouts {
-            let envs = rollout.envs() as i64;
-            let resident = rollout.resident.get::<DeviceColumns>();
-            let resident =
-                resident.map(|columns| columns.lock().unwrap_or_else(PoisonError::into_inner));
-            let columns = match &resident {
-                Some(columns) => columns.map(Tensor::shallow_clone),
-                None => tree_of(&rollout.obs, &[], device),
-            };
-            for ((_, rows), (_, column)) in self.rows.leaves().into_iter().zip(columns.leaves()) {
-                no_grad(|| rows.narrow(1, first, envs).copy_(column));
-            }
-            first += envs;
-        }
-        if let (Some(last), Some(Tree::Leaf(rows))) = (&model.net.last, self.rows.get(LAST)) {
-            fill(rows, &last_rows(last, rollouts));
-        }
-        if let (Some(legal), Some(mask)) = (&self.trace.legal, &whole.legal) {
-            let mask = tensor_of(mask, device).flatten(0, 1);
-            legal.shallow_clone().copy_(&mask);
-        }
-        let actions = tensor_of(&whole.actions, device).flatten(0, 1);
-        self.actions.copy_(&actions);
-        fill(&self.log_probs, whole.log_probs.as_slice());
-        fill(&self.values, whole.values.as_slice());
-        fill(&self.trace.starts, &whole.starts);
-        for ((_, state), (_, whole)) in self.state.leaves().into_iter().zip(whole.state.leaves()) {
-            state.shallow_clone().copy_(&tensor_of(whole, device));
-        }
-        Ok(())
     }
 
     /// The rows with these numbers: of some of the B environments (for recurrent networks, whose
@@ -335,12 +363,6 @@ impl Prepared {
             &self.starts,
             &self.state,
         )
-    }
-
-    /// Takes the observations into the running statistics of the network, if it keeps any. This
-    /// comes after learning, so that the statistics change together with the weights.
-    pub(crate) fn observe(&self, model: &Model, params: &Params) {
-        model.net.observe(params, &self.obs);
     }
 
     /// Values of the states after each step within the same episode, `[T, B]`.
@@ -423,18 +445,16 @@ impl Trace {
 }
 
 /// The small columns of a batch, side by side on the host.
-pub(crate) struct Whole {
-    pub(crate) steps: usize,
-    pub(crate) envs: usize,
-    legal: Option<Array>,
-    actions: Array,
-    pub(crate) rewards: Array,
+pub(super) struct Whole {
+    pub(super) steps: usize,
+    pub(super) envs: usize,
+    pub(super) rewards: Array,
     terminated: Array,
     log_probs: Array,
     values: Array,
-    pub(crate) state: Tree<Array>,
+    pub(super) state: Tree<Array>,
     /// Whether an episode ended with the step.
-    pub(crate) ends: Vec<bool>,
+    pub(super) ends: Vec<bool>,
     /// 1 where one of the T + 1 rows is the first of an episode that began within the rollout.
     starts: Vec<f32>,
 }
@@ -464,11 +484,6 @@ impl Whole {
         Ok(Self {
             steps,
             envs,
-            legal: match &first.legal {
-                Some(_) => Some(join(&|rollout| rollout.legal.clone(), 1)?),
-                None => None,
-            },
-            actions: join(&|rollout| Some(rollout.actions.clone()), 1)?,
             rewards: join(&|rollout| Some(rollout.rewards.clone()), 1)?,
             terminated,
             log_probs: record("log_prob")?,
@@ -514,10 +529,9 @@ fn cut_off<'a>(rollouts: &[&'a Rollout]) -> Vec<CutOff<'a>> {
     cut
 }
 
-/// Overwrites a tensor with numbers from the host.
-fn fill(tensor: &Tensor, values: &[f32]) {
-    let values = Tensor::from_slice(values).reshape(tensor.size());
-    no_grad(|| tensor.shallow_clone().copy_(&values));
+/// Brings numbers to the device.
+fn fill(column: &Staging, values: &[f32]) {
+    column.load(&Array::from_slice(values, &[values.len()]));
 }
 
 /// Advantages with mean 0 and standard deviation 1.
@@ -529,4 +543,28 @@ pub(crate) fn normalized(advantages: &Tensor) -> Tensor {
 
 fn flags(column: &Array) -> impl Iterator<Item = bool> + '_ {
     column.as_slice::<u8>().iter().map(|&flag| flag != 0)
+}
+
+/// A batch in new memory.
+#[cfg(test)]
+pub(super) fn loaded(
+    model: &Model,
+    descent: &mut Descent,
+    rollouts: &[&Rollout],
+    estimate: Estimate,
+    gamma: f64,
+) -> Prepared {
+    let (whole, timed) = gather(model, descent, rollouts).unwrap();
+    let columns = Columns::new(model, rollouts[0], &whole, descent.device());
+    let batch = columns.views();
+    columns.load(model, rollouts, &whole, timed);
+    columns.fill(
+        &batch,
+        model,
+        descent.params(),
+        rollouts,
+        &whole,
+        (estimate, gamma),
+    );
+    batch
 }
