@@ -18,6 +18,10 @@ pub(crate) struct Shown {
     frame_stack: Option<usize>,
     /// The observations are those of the row to come: it was shown when the last rollout ended.
     ready: bool,
+    /// Whether the rows of a rollout are kept on a GPU.
+    keep: bool,
+    /// Rows of the rollout under way, `[T + 1, B, ..]`, as far as they were shown.
+    rows: Option<Tree<Tensor>>,
 }
 
 impl Shown {
@@ -43,7 +47,20 @@ impl Shown {
             },
             frame_stack,
             ready: false,
+            keep: false,
+            rows: None,
         }
+    }
+
+    /// Keeps the rows of each rollout, where the device is a GPU.
+    pub(crate) fn keeping_rows(self) -> Self {
+        Self { keep: true, ..self }
+    }
+
+    /// The rows of the rollout under way as far as they were shown, `[T + 1, B, ..]`, where they
+    /// are kept. The next rollout overwrites them, unless they are taken.
+    pub(crate) fn rows(&mut self) -> &mut Option<Tree<Tensor>> {
+        &mut self.rows
     }
 
     /// For how many environments there is room.
@@ -66,6 +83,26 @@ impl Shown {
             }
         }
         self.ready = parts.first().is_some_and(|part| t == part.rollout.steps());
+        if let (true, Some(part)) = (self.keep, parts.first()) {
+            self.keep_row(t, part.rollout.steps() as i64 + 1);
+        }
+    }
+
+    fn keep_row(&mut self, t: usize, rows: i64) {
+        let obs = self.tensors();
+        let on_gpu = |(_, obs): &(String, &Tensor)| obs.device() != Device::Cpu;
+        if !obs.leaves().iter().all(on_gpu) {
+            return;
+        }
+        let kept = self.rows.get_or_insert_with(|| {
+            obs.map(|obs| {
+                let shape = [&[rows], obs.size().as_slice()].concat();
+                Tensor::empty(&shape, (obs.kind(), obs.device()))
+            })
+        });
+        for ((_, kept), (_, obs)) in kept.leaves().into_iter().zip(obs.leaves()) {
+            kept.select(0, t as i64).copy_(obs);
+        }
     }
 
     fn show_whole(&self, t: usize, parts: &[Part<'_>]) {

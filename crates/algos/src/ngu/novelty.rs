@@ -1,44 +1,45 @@
 //! What is new: the rewards that NGU gives itself.
 
 use starling_envs::Rollout;
-use starling_nets::{Device, Kind, Params, Tensor, array_of, no_grad, tensor_of, tree_of};
+use starling_nets::{Device, Kind, Params, Tensor, array_of, no_grad, tensor_of};
 use starling_tree::{Array, Tree};
 
 use super::Ngu;
+use crate::Part;
 use crate::ops::EpisodicNovelty;
 use crate::recurrent::leaf;
+use crate::shown::Shown;
 
-/// Writes the rewards of a rollout for what is new, step by step, and the memory of the episodes
-/// that go on.
-pub(super) fn reward(
-    ngu: &Ngu,
-    params: &Params,
-    device: Device,
-    rollout: &mut Rollout,
-    state: &mut Tree<Array>,
-) {
-    let (steps, envs) = (rollout.steps(), rollout.envs());
-    let (embeddings, surprises) = look_at(ngu, params, device, rollout);
+/// Writes the rewards of the rollouts of a group for what is new, step by step, and the memory of
+/// the episodes that go on.
+pub(super) fn reward(ngu: &Ngu, params: &Params, shown: &mut Shown, parts: &mut [Part<'_>]) {
+    let (embeddings, surprises) = look_at(ngu, params, shown, parts);
     let (embeddings, surprises) = (embeddings.as_slice::<f32>(), surprises.as_slice::<f32>());
     let size = ngu.nets.inverse.size;
     let novelty = &ngu.config.episodic;
     let (most, scale) = (ngu.config.rnd_max as f32, ngu.config.intrinsic_scale as f32);
-    let ends: Vec<bool> = ends(rollout).collect();
-    for b in 0..envs {
-        let mut memory = Remembered::of(&rollout.state, b, size);
-        for t in 0..steps {
-            let at = t * envs + b;
-            let place = &embeddings[at * size..(at + 1) * size];
-            let episodic = memory.visit(place, novelty);
-            let reward = scale * episodic as f32 * surprises[at].clamp(1.0, most);
-            if let Some(Tree::Leaf(column)) = rollout.policy.get_mut("intrinsic") {
-                column.as_mut_slice::<f32>()[at] = reward;
+    let mut first = 0;
+    for Part { rollout, acting } in parts {
+        let (steps, envs) = (rollout.steps(), rollout.envs());
+        let ends: Vec<bool> = ends(rollout).collect();
+        for b in 0..envs {
+            let mut memory = Remembered::of(&rollout.state, b, size);
+            for t in 0..steps {
+                let row = t * shown.envs() + first + b;
+                let place = &embeddings[row * size..(row + 1) * size];
+                let episodic = memory.visit(place, novelty);
+                let reward = scale * episodic as f32 * surprises[row].clamp(1.0, most);
+                let at = t * envs + b;
+                if let Some(Tree::Leaf(column)) = rollout.policy.get_mut("intrinsic") {
+                    column.as_mut_slice::<f32>()[at] = reward;
+                }
+                if ends[at] {
+                    memory = Remembered::default();
+                }
             }
-            if ends[at] {
-                memory = Remembered::default();
-            }
+            memory.keep(acting.state, b);
         }
-        memory.keep(state, b);
+        first += envs;
     }
 }
 
@@ -49,20 +50,32 @@ pub(super) fn ends(rollout: &Rollout) -> impl Iterator<Item = bool> + '_ {
     terminated.zip(truncated).map(|(a, b)| *a != 0 || *b != 0)
 }
 
-/// Embeddings `[T·B, size]` and surprise `[T·B]` of what each step led to.
-fn look_at(ngu: &Ngu, params: &Params, device: Device, rollout: &Rollout) -> (Array, Array) {
-    let (steps, envs) = (rollout.steps(), rollout.envs());
-    let mut after = rollout.obs.map(|array| {
-        let all = tensor_of(array, device);
-        all.narrow(0, 1, steps as i64).flatten(0, 1)
-    });
-    for (kept, &(t, b)) in rollout.final_at.iter().enumerate() {
-        let last = tree_of(&rollout.final_obs, &[kept], device);
-        let row = (t * envs + b) as i64;
-        let same = after.zip_mut(&last, |all, last| {
-            all.get(row).copy_(last);
-        });
-        debug_assert!(same.is_ok(), "both are observations of one space");
+/// Embeddings `[T·B, size]` and surprise `[T·B]` of what each step of a group led to.
+fn look_at(ngu: &Ngu, params: &Params, shown: &mut Shown, parts: &[Part<'_>]) -> (Array, Array) {
+    let device = params.device();
+    let (steps, envs) = (parts[0].rollout.steps(), shown.envs());
+    shown.show(steps, parts);
+    let after = |rows: &Tensor| rows.narrow(0, 1, steps as i64).flatten(0, 1);
+    let mut after = match shown.rows() {
+        Some(rows) => rows.map(|rows| after(rows).copy()),
+        None => side_by_side(parts, device).map(after),
+    };
+    let mut first = 0;
+    for Part { rollout, .. } in parts {
+        let ended = rollout.final_at.iter();
+        let ended: Vec<i64> = ended.map(|&(t, b)| (t * envs + first + b) as i64).collect();
+        if !ended.is_empty() {
+            let rows = Tensor::from_slice(&ended).to_device(device);
+            let finals = rollout.final_obs.map(|array| {
+                let all = tensor_of(array, device);
+                all.narrow(0, 0, ended.len() as i64)
+            });
+            let same = after.zip_mut(&finals, |all, finals| {
+                let _ = all.index_copy_(0, &rows, finals);
+            });
+            debug_assert!(same.is_ok(), "both are observations of one space");
+        }
+        first += rollout.envs();
     }
     no_grad(|| {
         let embeddings = ngu.nets.inverse.embed(params, &after);
@@ -71,6 +84,21 @@ fn look_at(ngu: &Ngu, params: &Params, device: Device, rollout: &Rollout) -> (Ar
             None => Tensor::ones([(steps * envs) as i64], (Kind::Float, device)),
         };
         (array_of(&embeddings), array_of(&surprises))
+    })
+}
+
+/// Observations `[T + 1, B, ..]` of all rollouts.
+fn side_by_side(parts: &[Part<'_>], device: Device) -> Tree<Tensor> {
+    let columns = parts.iter().map(|part| part.rollout.obs.leaves());
+    let columns: Vec<Vec<(String, &Array)>> = columns.collect();
+    let mut leaf = 0;
+    parts[0].rollout.obs.map(|_| {
+        let column = columns
+            .iter()
+            .map(|leaves| tensor_of(leaves[leaf].1, device));
+        let column: Vec<Tensor> = column.collect();
+        leaf += 1;
+        Tensor::cat(&column, 1)
     })
 }
 

@@ -1,45 +1,56 @@
 //! Acting by both values of an arm.
 
 use starling_envs::Rollout;
-use starling_nets::{Device, Params, ShapeMismatch, Tensor, array_of, no_grad};
+use starling_nets::{Device, Params, ShapeMismatch, Tensor, no_grad};
 use starling_tree::{DType, Spec, Tree};
 
 use super::{MEMORIES, Memories, Ngu, arms, novelty, one_hot};
-use crate::recurrent::{begin, decide, keep, look, remember_reward, stored};
+use crate::recurrent::{
+    Compute, PassInputs, PassShape, Passed, Passes, begin, decide, keep, remember_reward,
+};
 use crate::{Acting, Part, Policy};
 
 /// Acts by both values, and rewards what is new.
 pub(super) struct Curious {
     algorithm: Ngu,
     params: Params,
-    /// Of every arm, `[arms]`.
-    betas: Tensor,
-    device: Device,
+    passes: Passes,
 }
 
 impl Curious {
     pub(super) fn new(algorithm: Ngu, device: Device) -> Self {
+        let params = Params::zeros(&algorithm.layout, device);
+        let (net, size) = (&algorithm.nets.extrinsic, algorithm.config.lstm);
+        let shape = PassShape::new(net, &MEMORIES, size, algorithm.frame_stack, device);
+        let (ngu, shared, betas) = (algorithm.clone(), params.share(), algorithm.betas(device));
+        let compute = move || -> Compute {
+            let (ngu, params, betas) = (ngu.clone(), shared.share(), betas.shallow_clone());
+            Box::new(move |inputs: &PassInputs| mixed(&ngu, &params, &betas, inputs))
+        };
         Self {
-            params: Params::zeros(&algorithm.layout, device),
-            betas: algorithm.betas(device),
+            passes: Passes::new(shape, compute),
+            params,
             algorithm,
-            device,
         }
     }
+}
 
-    /// Mixed values `[B, A]` of row `t` of the rollouts side by side, whose environments play
-    /// `arms`, and the memories after it.
-    fn values(&self, t: usize, parts: &[Part<'_>], arms: &[i64]) -> (Tensor, Memories) {
-        let (nets, device) = (&self.algorithm.nets, self.device);
-        let config = &self.algorithm.config;
-        let arms = Tensor::from_slice(arms).to_device(device);
-        let told = one_hot(&arms, config.arms);
-        let input = look(t, parts, &nets.extrinsic, Some(told), device);
-        let memories = Memories::from(|name| stored(parts, name, &[config.lstm], device));
-        let (values, after) = no_grad(|| nets.forward(&self.params, &input, &memories));
-        let beta = self.betas.index_select(0, &arms).unsqueeze(-1);
-        (values.mixed(&beta, config).get(0), after)
-    }
+/// Mixed values of environments that play arms with these weights of intrinsic values, `[arms]`.
+fn mixed(ngu: &Ngu, params: &Params, betas: &Tensor, inputs: &PassInputs) -> Passed {
+    let told = one_hot(inputs.arms(), ngu.config.arms);
+    let input = inputs.seen(Some(told));
+    let memories = Memories {
+        extrinsic: (inputs.memory(0), inputs.memory(1)),
+        intrinsic: (inputs.memory(2), inputs.memory(3)),
+    };
+    no_grad(|| {
+        let (values, after) = ngu.nets.forward(params, &input, &memories);
+        let beta = betas.index_select(0, inputs.arms()).unsqueeze(-1);
+        Passed {
+            values: values.mixed(&beta, &ngu.config).get(0),
+            memories: after.parts().map(Tensor::shallow_clone).into(),
+        }
+    })
 }
 
 impl Policy for Curious {
@@ -90,7 +101,7 @@ impl Policy for Curious {
         self.act_together(t, 0, &mut [Part { rollout, acting }]);
     }
 
-    fn act_together(&mut self, t: usize, _group: usize, parts: &mut [Part<'_>]) {
+    fn act_together(&mut self, t: usize, group: usize, parts: &mut [Part<'_>]) {
         if parts.is_empty() {
             return;
         }
@@ -103,26 +114,27 @@ impl Policy for Curious {
             }
             arms.extend(own);
         }
-        let (values, after) = self.values(t, parts, &arms);
-        let mut values = array_of(&values);
+        let passed = self.passes.run(t, group, parts, Some(&arms));
+        let (mut values, memories) = passed.on_host();
         let mut first = 0;
         for part in parts.iter_mut() {
             decide(t, part, &mut values, first, &self.algorithm.shared);
             first += part.acting.rngs.len();
         }
-        for (name, state) in MEMORIES.iter().zip(after.parts()) {
-            keep(parts, name, &array_of(state));
-        }
+        keep(parts, &MEMORIES, &memories);
     }
 
-    fn finish(&mut self, _group: usize, parts: &mut [Part<'_>]) {
-        for Part { rollout, acting } in parts {
+    fn finish(&mut self, group: usize, parts: &mut [Part<'_>]) {
+        for Part { rollout, acting } in parts.iter_mut() {
             remember_reward(rollout, rollout.steps() - 1, acting.state);
-            if acting.explore {
-                let (ngu, params) = (&self.algorithm, &self.params);
-                novelty::reward(ngu, params, self.device, rollout, acting.state);
-                arms::reward(rollout, acting.state, &ngu.config);
-            }
+        }
+        if !parts.iter().any(|part| part.acting.explore) {
+            return;
+        }
+        let (ngu, shown) = (&self.algorithm, self.passes.shown(group, parts));
+        novelty::reward(ngu, &self.params, shown, parts);
+        for Part { rollout, acting } in parts {
+            arms::reward(rollout, acting.state, &ngu.config);
         }
     }
 }

@@ -68,7 +68,7 @@ impl Policy for ActorCriticPolicy {
     }
 
     fn act_together(&mut self, t: usize, group: usize, parts: &mut [Part<'_>]) {
-        self.group(group, parts).show(t, parts);
+        self.group(group, parts).shown.show(t, parts);
         let Some(Some(group)) = self.groups.get_mut(group) else {
             return;
         };
@@ -83,8 +83,8 @@ impl Policy for ActorCriticPolicy {
         let device = self.device;
         if let (Some(Some(group)), Device::Cuda(_)) = (self.groups.get_mut(group), device) {
             let last = parts[0].rollout.steps();
-            group.show(last, parts);
-            group.leave_columns(parts);
+            group.shown.show(last, parts);
+            group.leave_rows(parts);
             synchronize(device);
         }
     }
@@ -130,8 +130,6 @@ fn write_record(records: &mut Tree<Array>, name: &str, t: usize, values: &[f32])
 struct Group {
     shown: Shown,
     pass: Recorded<Inputs, ActorCriticOutput>,
-    /// Observations shown so far of the rollout under way, for the learner.
-    columns: Option<Tree<Tensor>>,
 }
 
 /// What a pass reads.
@@ -152,7 +150,7 @@ impl Group {
         let device = params.device();
         let item = |array: &Array| Spec::new(array.dtype(), &array.shape()[2..]);
         let staging = |spec: &Spec| Staging::new(envs, spec, device);
-        let shown = Shown::new(rollout, envs, model.frame_stack, device);
+        let shown = Shown::new(rollout, envs, model.frame_stack, device).keeping_rows();
         let inputs = Inputs {
             obs: shown.tensors(),
             legal: rollout.legal.as_ref().map(|array| staging(&item(array))),
@@ -176,27 +174,6 @@ impl Group {
         Self {
             shown,
             pass: Recorded::new(device, inputs, pass),
-            columns: None,
-        }
-    }
-
-    /// Brings the observations of row `t` to the device, and keeps them for the learner there.
-    fn show(&mut self, t: usize, parts: &[Part<'_>]) {
-        self.shown.show(t, parts);
-        let on_gpu = self.pass.inputs().starts.device() != Device::Cpu;
-        if !on_gpu {
-            return;
-        }
-        let rows = parts[0].rollout.steps() as i64 + 1;
-        let obs = self.shown.tensors();
-        let columns = self.columns.get_or_insert_with(|| {
-            obs.map(|obs| {
-                let shape = [&[rows], obs.size().as_slice()].concat();
-                Tensor::empty(&shape, (obs.kind(), obs.device()))
-            })
-        });
-        for ((_, column), (_, obs)) in columns.leaves_mut().into_iter().zip(obs.leaves()) {
-            column.select(0, t as i64).copy_(obs);
         }
     }
 
@@ -230,14 +207,15 @@ impl Group {
         }
     }
 
-    fn leave_columns(&mut self, parts: &mut [Part<'_>]) {
-        let Some(columns) = self.columns.take() else {
+    /// Leaves the observations on the device with the rollouts, for a learner there.
+    fn leave_rows(&mut self, parts: &mut [Part<'_>]) {
+        let Some(rows) = self.shown.rows().take() else {
             return;
         };
         let mut first = 0;
         for part in parts {
             let envs = part.acting.rngs.len() as i64;
-            let part_of = columns.map(|column| column.narrow(1, first, envs));
+            let part_of = rows.map(|rows| rows.narrow(1, first, envs));
             part.rollout.resident = starling_envs::Resident::new(DeviceColumns::new(part_of));
             first += envs;
         }

@@ -8,15 +8,21 @@ use starling_tree::{DType, Spec, Tree};
 
 use super::R2d2;
 use crate::ops::Next;
-use crate::recurrent::{Decided, begin, decide, keep, look, remember_reward, stored};
+use crate::recurrent::{
+    Compute, Decided, PassInputs, PassShape, Passed, Passes, begin, decide, keep, remember_reward,
+};
 use crate::value_based::{ahead, mask};
 use crate::{Acting, Part, Policy};
+
+/// Names of the recurrent states in a policy's memory.
+const MEMORIES: &[&str] = &["hidden", "cell"];
 
 /// Acts greedily, or with probability ε at random.
 pub(super) struct Remembering {
     algorithm: R2d2,
     params: Params,
     device: Device,
+    passes: Passes,
     /// What was predicted, row by row, for the rollout whose first environment has the number;
     /// only if the actor gives priorities.
     trace: BTreeMap<usize, Vec<Decided>>,
@@ -24,22 +30,29 @@ pub(super) struct Remembering {
 
 impl Remembering {
     pub(super) fn new(algorithm: R2d2, device: Device) -> Self {
+        let params = Params::zeros(&algorithm.layout, device);
+        let (net, size) = (&algorithm.net, algorithm.config.lstm);
+        let shape = PassShape::new(net, MEMORIES, size, algorithm.frame_stack, device);
+        let (net, shared) = (net.clone(), params.share());
+        let compute = move || -> Compute {
+            let (net, params) = (net.clone(), shared.share());
+            Box::new(move |inputs: &PassInputs| {
+                let memory = (inputs.memory(0), inputs.memory(1));
+                let input = inputs.seen(None);
+                let (values, after) = no_grad(|| net.forward(&params, &input, &memory));
+                Passed {
+                    values: values.get(0),
+                    memories: vec![after.0, after.1],
+                }
+            })
+        };
         Self {
-            params: Params::zeros(&algorithm.layout, device),
+            passes: Passes::new(shape, compute),
+            params,
             algorithm,
             device,
             trace: BTreeMap::new(),
         }
-    }
-
-    /// Values `[B, A]` of row `t` of the rollouts side by side, and the memories after it.
-    fn values(&self, t: usize, parts: &[Part<'_>]) -> (Tensor, (Tensor, Tensor)) {
-        let (net, device) = (&self.algorithm.net, self.device);
-        let input = look(t, parts, net, None, device);
-        let memory = |name| stored(parts, name, &[self.algorithm.config.lstm], device);
-        let memory = (memory("hidden"), memory("cell"));
-        let (values, after) = no_grad(|| net.forward(&self.params, &input, &memory));
-        (values.get(0), after)
     }
 
     /// |error| of every step of a rollout, `[T, B]`, as the learner would see it, from the values
@@ -72,22 +85,30 @@ impl Remembering {
         errors.as_slice::<f32>().to_vec()
     }
 
-    /// Writes the first priorities of a rollout that is full.
-    fn give_priorities(&mut self, mut part: Part<'_>) {
-        let trace = self.trace.remove(&part.acting.first_env);
-        let steps = part.rollout.steps();
-        let Some(trace) = trace.filter(|trace| trace.len() == steps) else {
-            return;
-        };
-        let legal = part.rollout.legal.as_ref();
-        let legal = legal.map(|legal| tensor_of_view(legal.at(&[steps]), self.device));
-        let part = std::slice::from_mut(&mut part);
-        let values = mask(self.values(steps, part).0, legal.as_ref());
-        let after = array_of(&values.amax([-1].as_slice(), false));
-        let rollout = &mut *part[0].rollout;
-        let errors = self.errors(rollout, after.as_slice::<f32>(), &trace);
-        if let Some(Tree::Leaf(column)) = rollout.policy.get_mut("priority") {
-            column.as_mut_slice::<f32>().copy_from_slice(&errors);
+    /// Writes the first priorities of rollouts that are full.
+    fn give_priorities(&mut self, group: usize, parts: &mut [Part<'_>]) {
+        let steps = parts[0].rollout.steps();
+        let values = self.passes.run(steps, group, parts, None).values.copy();
+        let legal = parts.iter().map(|part| {
+            let legal = part.rollout.legal.as_ref()?.at(&[steps]);
+            Some(tensor_of_view(legal, self.device))
+        });
+        let legal: Option<Vec<Tensor>> = legal.collect();
+        let legal = legal.map(|parts| Tensor::cat(&parts, 0));
+        let best = mask(values, legal.as_ref()).amax([-1].as_slice(), false);
+        let best = array_of(&best);
+        let mut best = best.as_slice::<f32>();
+        for Part { rollout, acting } in parts {
+            let (own, others) = best.split_at(rollout.envs());
+            best = others;
+            let trace = self.trace.remove(&acting.first_env);
+            let Some(trace) = trace.filter(|trace| trace.len() == steps) else {
+                continue;
+            };
+            let errors = self.errors(rollout, own, &trace);
+            if let Some(Tree::Leaf(column)) = rollout.policy.get_mut("priority") {
+                column.as_mut_slice::<f32>().copy_from_slice(&errors);
+            }
         }
     }
 }
@@ -122,13 +143,13 @@ impl Policy for Remembering {
         self.act_together(t, 0, &mut [Part { rollout, acting }]);
     }
 
-    fn act_together(&mut self, t: usize, _group: usize, parts: &mut [Part<'_>]) {
+    fn act_together(&mut self, t: usize, group: usize, parts: &mut [Part<'_>]) {
         if parts.is_empty() {
             return;
         }
         begin(t, parts);
-        let (values, (hidden, cell)) = self.values(t, parts);
-        let mut values = array_of(&values);
+        let passed = self.passes.run(t, group, parts, None);
+        let (mut values, memories) = passed.on_host();
         let shared = &self.algorithm.shared;
         let mut first = 0;
         for part in parts.iter_mut() {
@@ -140,17 +161,16 @@ impl Policy for Remembering {
             }
             first += part.acting.rngs.len();
         }
-        keep(parts, "hidden", &array_of(&hidden));
-        keep(parts, "cell", &array_of(&cell));
+        keep(parts, MEMORIES, &memories);
     }
 
-    fn finish(&mut self, _group: usize, parts: &mut [Part<'_>]) {
-        for Part { rollout, acting } in parts {
+    fn finish(&mut self, group: usize, parts: &mut [Part<'_>]) {
+        for Part { rollout, acting } in parts.iter_mut() {
             remember_reward(rollout, rollout.steps() - 1, acting.state);
-            self.give_priorities(Part {
-                rollout,
-                acting: acting.reborrow(),
-            });
+        }
+        let explore = parts.iter().any(|part| part.acting.explore);
+        if explore && self.algorithm.shared.actor_priorities {
+            self.give_priorities(group, parts);
         }
     }
 }

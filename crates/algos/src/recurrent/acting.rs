@@ -1,17 +1,211 @@
-//! Acting with a memory, for several rollouts at once.
+//! Acting with a memory, in one recorded pass for a group of environments.
 //!
 //! The memory of an environment holds recurrent states by name, and beside them the action before
 //! (`action`, a vector with one 1) and the reward before (`reward`).
 
 use rand::RngExt as _;
 use starling_envs::Rollout;
-use starling_nets::{
-    Device, Kind, RecurrentInput, RecurrentQ, Tensor, tensor_of, tensor_of_view, tree_of,
-};
-use starling_tree::{Array, Tree};
+use starling_nets::{Device, Recorded, RecurrentInput, RecurrentQ, Staging, Tensor, array_of};
+use starling_tree::{Array, DType, Spec, Tree};
 
 use crate::Part;
+use crate::shown::Shown;
 use crate::value_based::{ValueConfig, greedy_action, random_action};
+
+/// The forward passes of a policy with a memory, by group of environments.
+pub(crate) struct Passes {
+    shape: PassShape,
+    /// Makes the computation of a group.
+    compute: Box<dyn Fn() -> Compute + Send>,
+    groups: Vec<Option<Group>>,
+}
+
+/// What a pass computes.
+pub(crate) type Compute = Box<dyn Fn(&PassInputs) -> Passed + Send>;
+
+/// What the passes of a policy read.
+#[derive(Clone)]
+pub(crate) struct PassShape {
+    /// Names of the recurrent states in the memory of an environment, and the size of each.
+    pub(crate) memories: &'static [&'static str],
+    pub(crate) size: usize,
+    pub(crate) actions: usize,
+    /// Whether the network wants the legal actions.
+    pub(crate) legal: bool,
+    pub(crate) frame_stack: Option<usize>,
+    pub(crate) device: Device,
+}
+
+impl PassShape {
+    /// For a network with an LSTM of `size`, whose states have these names in the memory.
+    pub(crate) fn new(
+        net: &RecurrentQ,
+        memories: &'static [&'static str],
+        size: usize,
+        frame_stack: Option<usize>,
+        device: Device,
+    ) -> Self {
+        Self {
+            memories,
+            size,
+            actions: net.actions(),
+            legal: net.wants_legal(),
+            frame_stack,
+            device,
+        }
+    }
+}
+
+/// What a pass reads of B environments.
+pub(crate) struct PassInputs {
+    /// The tensors of [`Shown`].
+    obs: Tree<Tensor>,
+    /// Actions and rewards before.
+    actions: Staging,
+    rewards: Staging,
+    legal: Option<Staging>,
+    /// Which arm each environment plays, if the policy has arms; else zeros.
+    arms: Staging,
+    memories: Vec<Staging>,
+}
+
+/// What a pass gives.
+pub(crate) struct Passed {
+    /// `[B, A]`.
+    pub(crate) values: Tensor,
+    /// `[B, size]` each, in the order of [`PassShape::memories`].
+    pub(crate) memories: Vec<Tensor>,
+}
+
+impl PassInputs {
+    /// What a network sees: one step of B environments, and perhaps something extra `[B, E]`.
+    pub(crate) fn seen(&self, extra: Option<Tensor>) -> RecurrentInput {
+        let step = |column: &Staging| column.tensor().unsqueeze(0);
+        let rewards = step(&self.rewards);
+        RecurrentInput {
+            obs: self.obs.map(Tensor::shallow_clone),
+            actions: step(&self.actions),
+            // Where an episode begins the memory is zero already.
+            starts: rewards.zeros_like(),
+            rewards,
+            extra: extra.map(|extra| extra.unsqueeze(0)),
+            legal: self.legal.as_ref().map(step),
+        }
+    }
+
+    /// `[B]`.
+    pub(crate) fn arms(&self) -> &Tensor {
+        self.arms.tensor()
+    }
+
+    /// The recurrent state of this number, `[B, size]`.
+    pub(crate) fn memory(&self, number: usize) -> Tensor {
+        self.memories[number].tensor().shallow_clone()
+    }
+}
+
+struct Group {
+    shown: Shown,
+    pass: Recorded<PassInputs, Passed>,
+}
+
+impl Passes {
+    /// `compute` makes the computation of one group; its tensors must be shared, not copied.
+    pub(crate) fn new(shape: PassShape, compute: impl Fn() -> Compute + Send + 'static) -> Self {
+        Self {
+            shape,
+            compute: Box::new(compute),
+            groups: Vec::new(),
+        }
+    }
+
+    /// The pass over row `t` of the rollouts of a group, whose environments play these arms.
+    pub(crate) fn run(
+        &mut self,
+        t: usize,
+        group: usize,
+        parts: &[Part<'_>],
+        arms: Option<&[i64]>,
+    ) -> &Passed {
+        let names = self.shape.memories;
+        let group = self.group(group, parts);
+        group.shown.show(t, parts);
+        let inputs = group.pass.inputs();
+        let mut first = 0;
+        for Part { rollout, acting } in parts {
+            let write = |column: &Staging, name: &str| {
+                let array = leaf(acting.state, name);
+                debug_assert!(array.is_some(), "the policy's memory has '{name}'");
+                if let Some(array) = array {
+                    column.write(first, array.bytes());
+                }
+            };
+            write(&inputs.actions, "action");
+            write(&inputs.rewards, "reward");
+            for (column, name) in inputs.memories.iter().zip(names) {
+                write(column, name);
+            }
+            if let (Some(column), Some(legal)) = (&inputs.legal, &rollout.legal) {
+                column.write(first, legal.at(&[t]).bytes);
+            }
+            first += acting.rngs.len();
+        }
+        if let Some(arms) = arms {
+            inputs.arms.load(&Array::from_slice(arms, &[arms.len()]));
+        }
+        let columns = [&inputs.actions, &inputs.rewards].into_iter();
+        for column in columns.chain(&inputs.legal).chain(&inputs.memories) {
+            column.upload();
+        }
+        group.pass.run()
+    }
+
+    /// The observations of a group that were shown.
+    pub(crate) fn shown(&mut self, group: usize, parts: &[Part<'_>]) -> &mut Shown {
+        &mut self.group(group, parts).shown
+    }
+
+    /// The group of this number; a new one if its size has changed.
+    fn group(&mut self, number: usize, parts: &[Part<'_>]) -> &mut Group {
+        let envs = parts.iter().map(|part| part.acting.rngs.len()).sum();
+        while self.groups.len() <= number {
+            self.groups.push(None);
+        }
+        let group = self.groups[number].take();
+        let group = group.filter(|old| old.shown.envs() == envs);
+        let group = group.unwrap_or_else(|| self.make_group(parts[0].rollout, envs));
+        self.groups[number].insert(group)
+    }
+
+    fn make_group(&self, rollout: &Rollout, envs: usize) -> Group {
+        let shape = &self.shape;
+        let column = |dtype, item: &[usize]| {
+            let item = Spec::new(dtype, item);
+            Staging::new(envs, &item, shape.device)
+        };
+        let shown = Shown::new(rollout, envs, shape.frame_stack, shape.device).keeping_rows();
+        let memories = shape.memories.iter();
+        let inputs = PassInputs {
+            obs: shown.tensors(),
+            actions: column(DType::F32, &[shape.actions]),
+            rewards: column(DType::F32, &[]),
+            legal: rollout
+                .legal
+                .as_ref()
+                .filter(|_| shape.legal)
+                .map(|legal| column(legal.dtype(), &legal.shape()[2..])),
+            arms: column(DType::I64, &[]),
+            memories: memories
+                .map(|_| column(DType::F32, &[shape.size]))
+                .collect(),
+        };
+        let compute = (self.compute)();
+        Group {
+            shown,
+            pass: Recorded::new(shape.device, inputs, compute),
+        }
+    }
+}
 
 /// Before row `t`: brings the reward of the row before into the memories, and records the
 /// recurrent states that sequences may begin with.
@@ -30,70 +224,29 @@ pub(crate) fn begin(t: usize, parts: &mut [Part<'_>]) {
     }
 }
 
-/// What a network sees of row `t` of the rollouts, side by side as one step of B environments.
-pub(crate) fn look(
-    t: usize,
-    parts: &[Part<'_>],
-    net: &RecurrentQ,
-    extra: Option<Tensor>,
-    device: Device,
-) -> RecurrentInput {
-    let seen = parts
-        .iter()
-        .map(|part| tree_of(&part.rollout.obs, &[t], device));
-    let actions = stored(parts, "action", &[net.actions()], device);
-    let rewards = stored(parts, "reward", &[], device);
-    RecurrentInput {
-        obs: join(seen.collect()),
-        actions: actions.unsqueeze(0),
-        // Where an episode begins the memory is zero already.
-        starts: rewards.zeros_like().unsqueeze(0),
-        rewards: rewards.unsqueeze(0),
-        extra: extra.map(|extra| extra.unsqueeze(0)),
-        legal: match net.wants_legal() {
-            true => legal_at(t, parts, device).map(|legal| legal.unsqueeze(0)),
-            false => None,
-        },
+/// Overwrites recurrent states in the memories of all rollouts with those after a pass.
+pub(crate) fn keep(parts: &mut [Part<'_>], names: &[&str], memories: &[Array]) {
+    for (name, rows) in names.iter().zip(memories) {
+        let mut rest = rows.bytes();
+        for part in parts.iter_mut() {
+            let Some(Tree::Leaf(place)) = part.acting.state.get_mut(name) else {
+                debug_assert!(false, "the policy's memory has '{name}'");
+                continue;
+            };
+            let (own, others) = rest.split_at(place.bytes().len());
+            place.bytes_mut().copy_from_slice(own);
+            rest = others;
+        }
+        debug_assert!(rest.is_empty(), "one row for each environment");
     }
 }
 
-/// Legal actions `[B, A]` of row `t` of the rollouts, if they have any.
-fn legal_at(t: usize, parts: &[Part<'_>], device: Device) -> Option<Tensor> {
-    let each = parts.iter().map(|part| {
-        let legal = part.rollout.legal.as_ref()?.at(&[t]);
-        Some(tensor_of_view(legal, device))
-    });
-    Some(side_by_side(each.collect::<Option<Vec<_>>>()?))
-}
-
-/// A part of the memories of all rollouts, `[B, item]`.
-pub(crate) fn stored(parts: &[Part<'_>], name: &str, item: &[usize], device: Device) -> Tensor {
-    let each = parts
-        .iter()
-        .map(|part| match leaf(part.acting.state, name) {
-            Some(array) => tensor_of(array, device),
-            None => {
-                let shape = std::iter::once(part.acting.rngs.len()).chain(item.iter().copied());
-                let shape: Vec<i64> = shape.map(|n| n as i64).collect();
-                Tensor::zeros(&shape, (Kind::Float, device))
-            }
-        });
-    side_by_side(each.collect())
-}
-
-/// Overwrites a part of the memories with rows `[B, ..]` of all rollouts.
-pub(crate) fn keep(parts: &mut [Part<'_>], name: &str, rows: &Array) {
-    let mut rest = rows.bytes();
-    for part in parts {
-        let Some(Tree::Leaf(place)) = part.acting.state.get_mut(name) else {
-            debug_assert!(false, "the policy's memory has '{name}'");
-            continue;
-        };
-        let (own, others) = rest.split_at(place.bytes().len());
-        place.bytes_mut().copy_from_slice(own);
-        rest = others;
+impl Passed {
+    /// Values and memories on the host.
+    pub(crate) fn on_host(&self) -> (Array, Vec<Array>) {
+        let memories = self.memories.iter().map(array_of).collect();
+        (array_of(&self.values), memories)
     }
-    debug_assert!(rest.is_empty(), "one row for each environment");
 }
 
 /// What was chosen for one rollout, with values `[B]` each.
@@ -163,26 +316,4 @@ pub(crate) fn remember_reward(rollout: &Rollout, t: usize, state: &mut Tree<Arra
 /// An array of a tree by its name.
 pub(crate) fn leaf<'a>(tree: &'a Tree<Array>, name: &str) -> Option<&'a Array> {
     tree.get(name)?.leaf()
-}
-
-/// Tensors joined along their first dimension. There must be one at least.
-pub(crate) fn side_by_side(mut tensors: Vec<Tensor>) -> Tensor {
-    match tensors.len() {
-        1 => tensors.swap_remove(0),
-        _ => Tensor::cat(&tensors, 0),
-    }
-}
-
-/// Observations of several rollouts as one batch. There must be one at least.
-fn join(mut parts: Vec<Tree<Tensor>>) -> Tree<Tensor> {
-    if parts.len() == 1 {
-        return parts.swap_remove(0);
-    }
-    let columns: Vec<Vec<(String, &Tensor)>> = parts.iter().map(Tree::leaves).collect();
-    let mut leaf = 0;
-    parts[0].map(|_| {
-        let column: Vec<&Tensor> = columns.iter().map(|leaves| leaves[leaf].1).collect();
-        leaf += 1;
-        Tensor::cat(&column, 0)
-    })
 }

@@ -10,7 +10,10 @@ mod learner;
 #[cfg(test)]
 mod together;
 
-pub(crate) use acting::{Decided, begin, decide, keep, leaf, look, remember_reward, stored};
+pub(crate) use acting::{
+    Compute, Decided, PassInputs, PassShape, Passed, Passes, begin, decide, keep, leaf,
+    remember_reward,
+};
 pub(crate) use inputs::SequenceInputs;
 pub(crate) use learner::{Losses, SequenceLearner, SequenceMethod, mean_counted, unroll};
 #[cfg(test)]

@@ -68,8 +68,8 @@ impl Crew {
             if together {
                 policy.act_together(t, 0, &mut self.parts());
             } else {
-                for part in self.parts() {
-                    policy.act(t, part.rollout, part.acting);
+                for (group, part) in self.parts().into_iter().enumerate() {
+                    policy.act_together(t, group, &mut [part]);
                 }
             }
             if t == END {
@@ -80,7 +80,13 @@ impl Crew {
                 }
             }
         }
-        policy.finish(0, &mut self.parts());
+        if together {
+            policy.finish(0, &mut self.parts());
+        } else {
+            for (group, part) in self.parts().into_iter().enumerate() {
+                policy.finish(group, &mut [part]);
+            }
+        }
         self.rollouts
     }
 }
