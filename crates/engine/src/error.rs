@@ -8,7 +8,7 @@ use starling_nets::{DeviceError, ShapeMismatch};
 use starling_replay::{ReplayError, SnapshotError};
 
 use crate::TransportError;
-use crate::patience::Still;
+use crate::link::patience::Still;
 
 /// What ends a run before its time.
 #[derive(Debug, thiserror::Error)]

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use starling_record::{Checkpoints, Committed, Damaged, OpenTables, Retention, RunFolder};
 
-use crate::checkpoint::{Moment, OnDisk};
+use crate::collect::pool::panic_message;
 use crate::error::Unusable;
-use crate::pool::panic_message;
+use crate::save::moment::{Moment, OnDisk};
 use crate::{EngineError, RunConfig, Status};
 
 /// Writes one checkpoint at a time.

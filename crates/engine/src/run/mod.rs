@@ -1,6 +1,5 @@
 //! The loop of a run: collect, learn, log, evaluate, checkpoint.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,25 +8,31 @@ use crossbeam_channel::bounded;
 use starling_algos::Algorithm;
 use starling_envs::{Pulse, RestartBudget};
 use starling_nets::Device;
-use starling_record::{Checkpoints, Recorder, RunFolder};
+use starling_record::{Recorder, RunFolder};
 use starling_replay::MemoryPlan;
 
-use crate::checkpoint::{Lost, Moment, Restored};
-use crate::error::Unusable;
-use crate::evaluate::MOST_ENVS;
-use crate::learn::{Feed, Pupil};
-use crate::parts::{Collectors, Parts};
-use crate::patience::Watchdog;
-use crate::pool::{Pace, Pool, Start};
-use crate::profile::Profile;
-use crate::report::{self, Clock};
-use crate::saver::{Order, Saver, Written, open_checkpoints};
-use crate::serial::{SerialActor, attend};
-use crate::tally::Tally;
-use crate::{
-    Actor, EngineError, Episodes, Evaluation, Mode, Outcome, Reason, RunConfig, Status, Watcher,
-    Weights, checkpoint, evaluate,
-};
+use self::checkpoints::Wish;
+use self::evaluate::{Episodes, Evaluation, MOST_ENVS, evaluate};
+use self::parts::{Collectors, Parts};
+use self::report::Clock;
+use self::tally::Tally;
+use crate::collect::pool::{Pace, Pool, Start};
+use crate::collect::serial::{SerialActor, attend};
+use crate::learn::{Feed, Learning};
+use crate::link::patience::Watchdog;
+use crate::measure::profile::Profile;
+use crate::save::saver::{Saver, open_checkpoints};
+use crate::{EngineError, Outcome, Reason, RunConfig, Status, Watcher, Weights};
+
+mod checkpoints;
+pub(crate) mod config;
+pub(crate) mod evaluate;
+mod memory;
+pub(crate) mod parts;
+pub(crate) mod report;
+mod resume;
+pub(crate) mod tally;
+pub(crate) mod watch;
 
 /// A run that is ready to go, from its beginning or from a checkpoint.
 pub struct Training {
@@ -40,7 +45,7 @@ pub struct Training {
     put_off: bool,
     /// When the last checkpoint was taken, and at which step.
     saved: (Instant, Option<u64>),
-    pupil: Pupil,
+    learning: Learning,
     collectors: Collectors,
     restarts: Option<Arc<RestartBudget>>,
     /// What actors have.
@@ -51,39 +56,6 @@ pub struct Training {
     clock: Clock,
     profile: Arc<Profile>,
 }
-
-/// Why a checkpoint is wanted before the end.
-#[derive(Clone, Copy)]
-enum Wish {
-    /// Its time has come; a little later will do.
-    Due,
-    /// These weights were just found to be the best. Later there will be others.
-    Best,
-}
-
-/// Which checkpoints a run may continue from, one search after the other.
-struct Search {
-    /// Files that have to be undamaged.
-    needed: fn(&str) -> bool,
-    /// Give up where as many newer ones are damaged as are usually kept: rather lose a part of the
-    /// replay than go back that far.
-    near: bool,
-}
-
-const SEARCHES: [Search; 3] = [
-    Search {
-        needed: |_| true,
-        near: true,
-    },
-    Search {
-        needed: |name| !checkpoint::is_replay(name),
-        near: false,
-    },
-    Search {
-        needed: |_| true,
-        near: false,
-    },
-];
 
 impl Training {
     /// A run from its beginning.
@@ -107,95 +79,6 @@ impl Training {
         ))
     }
 
-    /// A run from the latest usable checkpoint of its folder. Also returns what the user should
-    /// know: damaged checkpoints that were passed over, what of the replay is lost, settings that
-    /// were changed since, and whether the run continues exactly.
-    pub fn resume(
-        config: RunConfig,
-        folder: &RunFolder,
-    ) -> Result<(Self, Vec<String>), EngineError> {
-        let mut checkpoints = open_checkpoints(&config, folder)?;
-        let mut notes: Vec<String> = folder.warning().map(str::to_owned).into_iter().collect();
-        let mut failure: Option<EngineError> = None;
-        let mut unusable = BTreeSet::new();
-        for search in SEARCHES {
-            let mut before = u64::MAX;
-            loop {
-                let found = checkpoints.latest_before(before, search.needed);
-                let (mut checkpoint, damaged) = match found {
-                    Ok(found) => found,
-                    Err(error) => {
-                        failure.get_or_insert(error.into());
-                        break;
-                    }
-                };
-                for one in damaged.iter().map(ToString::to_string) {
-                    if !notes.contains(&one) {
-                        notes.push(one);
-                    }
-                }
-                if search.near && damaged.len() >= config.settings.checkpoint.keep_last {
-                    break;
-                }
-                before = checkpoint.step();
-                if unusable.contains(&before) {
-                    continue;
-                }
-                let mut parts = Parts::make(&config, before)?;
-                let actor = match &mut parts.collectors {
-                    Collectors::Resting(actor) => Some(actor.crew_mut()),
-                    _ => None,
-                };
-                match checkpoint::read(&mut checkpoint, &mut parts.pupil, actor) {
-                    Ok(restored) => {
-                        notes.extend(what_to_know(&config, &restored));
-                        let times = checkpoint.times();
-                        let training =
-                            Self::continued(config, folder, parts, checkpoints, restored, times)?;
-                        return Ok((training, notes));
-                    }
-                    Err(Unusable(reason)) => {
-                        let path = checkpoint.path().to_owned();
-                        let error = EngineError::Checkpoint { path, reason };
-                        notes.push(error.to_string());
-                        // The newest one's reason is the one to report.
-                        if unusable.is_empty() {
-                            failure = Some(error);
-                        }
-                        unusable.insert(before);
-                    }
-                }
-            }
-        }
-        let (path, damaged) = (folder.checkpoints_path(), Vec::new());
-        let none = starling_record::Error::NoCheckpoint { path, damaged };
-        Err(failure.unwrap_or(EngineError::Record(none)))
-    }
-
-    /// A run from what a checkpoint brought back.
-    fn continued(
-        config: RunConfig,
-        folder: &RunFolder,
-        parts: Parts,
-        checkpoints: Checkpoints,
-        restored: Restored,
-        times: Option<serde_json::Value>,
-    ) -> Result<Self, EngineError> {
-        let recorder = Recorder::resume(folder, restored.recorder)?;
-        if let Some(restarts) = &parts.restarts {
-            restarts.set_used(restored.tally.env_restarts);
-        }
-        let elapsed = times.and_then(|times| times["elapsed_s"].as_f64());
-        // No checksum covers this file: a time that makes no sense is not worth the run.
-        let elapsed = Duration::try_from_secs_f64(elapsed.unwrap_or(0.0)).unwrap_or_default();
-        let (mut tally, version) = (restored.tally, restored.version);
-        tally.counts_games = parts.counts_games;
-        let saver = Saver::new(checkpoints, restored.on_disk);
-        Ok(Self::assemble(
-            config, parts, recorder, saver, tally, version, elapsed,
-        ))
-    }
-
     /// Where the time of this run goes, growing as it runs.
     pub fn profile(&self) -> Arc<Profile> {
         Arc::clone(&self.profile)
@@ -203,7 +86,7 @@ impl Training {
 
     /// The memory that the replay will take; `None` without one.
     pub fn replay_memory(&self) -> Option<MemoryPlan> {
-        match &self.pupil.feed {
+        match &self.learning.feed {
             Feed::Rollouts => None,
             Feed::Replay(feed) => Some(feed.replay.memory()),
         }
@@ -283,9 +166,9 @@ impl Training {
         version: u64,
         elapsed: Duration,
     ) -> Self {
-        let values = parts.pupil.learner.weights();
+        let values = parts.learning.learner.weights();
         Self {
-            clock: Clock::start(elapsed, tally.env_steps, parts.pupil.updates),
+            clock: Clock::start(elapsed, tally.env_steps, parts.learning.updates),
             config,
             algorithm: parts.algorithm,
             device: parts.device,
@@ -293,7 +176,7 @@ impl Training {
             saver,
             put_off: false,
             saved: (Instant::now(), None),
-            pupil: parts.pupil,
+            learning: parts.learning,
             collectors: parts.collectors,
             restarts: parts.restarts,
             weights: Arc::new(Weights { version, values }),
@@ -324,7 +207,7 @@ impl Training {
     /// Collects once and learns from it, unless the run is told to stop before anything arrives.
     fn round(&mut self, stop: &AtomicBool) -> Result<(), EngineError> {
         let version = self.weights.version;
-        let (before, pace) = (self.pupil.times, self.config.pace());
+        let (before, pace) = (self.learning.times, self.config.pace());
         let updates = match &mut self.collectors {
             Collectors::Serial(actor) => {
                 // Schedules stand where the rollout began: the last one is not at their end.
@@ -341,19 +224,19 @@ impl Training {
                 self.tally
                     .count(rollout.steps() * rollout.envs(), &episodes);
                 let rollouts = [(0, rollout)];
-                self.pupil
+                self.learning
                     .absorb(&rollouts, progress, version, pace, stop)?
             }
             Collectors::Threads(pool) => {
                 let progress = self.config.progress(&self.tally);
                 let began = Instant::now();
-                let parcels = match (&self.pupil.feed, pace) {
+                let parcels = match (&self.learning.feed, pace) {
                     (Feed::Rollouts, _) | (_, Pace::Lag(_)) => match pool.receive_all(stop)? {
                         Some(parcels) => parcels,
                         None => return Ok(()),
                     },
-                    (Feed::Replay(_), Pace::Free) if self.pupil.may_take(1) => {
-                        pool.receive_ready(!self.pupil.may_learn(), stop)?
+                    (Feed::Replay(_), Pace::Free) if self.learning.may_take(1) => {
+                        pool.receive_ready(!self.learning.may_learn(), stop)?
                     }
                     (Feed::Replay(_), Pace::Free) => Vec::new(),
                 };
@@ -367,7 +250,7 @@ impl Training {
                     rollouts.extend(its.map(|(first_env, rollout)| (*first_env, rollout)));
                 }
                 let updates = self
-                    .pupil
+                    .learning
                     .absorb(&rollouts, progress, version, pace, stop)?;
                 pool.recycle(parcels);
                 updates
@@ -378,7 +261,7 @@ impl Training {
         if let Some(restarts) = &self.restarts {
             self.tally.env_restarts = restarts.used();
         }
-        for (name, time) in self.pupil.times.since(&before) {
+        for (name, time) in self.learning.times.since(&before) {
             if !time.is_zero() {
                 self.profile.add("learner", name, time);
             }
@@ -395,7 +278,7 @@ impl Training {
             if updates > 0 {
                 self.weights = Arc::new(Weights {
                     version: self.weights.version + 1,
-                    values: self.pupil.learner.weights(),
+                    values: self.learning.learner.weights(),
                 });
             }
             return;
@@ -403,14 +286,14 @@ impl Training {
         pool.progress(self.tally.env_steps);
         self.unpublished += updates;
         let in_rounds = self.config.pace() != Pace::Free;
-        let due = match self.pupil.feed {
+        let due = match self.learning.feed {
             Feed::Rollouts => 1,
             Feed::Replay(_) => self.config.settings.publish_every_updates,
         };
         if self.unpublished >= due || in_rounds {
             let values = match self.unpublished {
                 0 => self.weights.values.clone(),
-                _ => self.pupil.learner.weights(),
+                _ => self.learning.learner.weights(),
             };
             self.unpublished = 0;
             // In rounds actors count on a version of every round.
@@ -458,7 +341,7 @@ impl Training {
         // those that were judged.
         let weights = Weights {
             version: self.weights.version,
-            values: self.pupil.learner.weights(),
+            values: self.learning.learner.weights(),
         };
         let episodes = Episodes {
             count: self.config.settings.eval.episodes,
@@ -506,7 +389,12 @@ impl Training {
 
     fn log(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
         let status = self.status();
-        let row = report::row(&status, &mut self.clock, &mut self.tally, &mut self.pupil);
+        let row = report::row(
+            &status,
+            &mut self.clock,
+            &mut self.tally,
+            &mut self.learning,
+        );
         self.recorder.log(status.env_steps, &row)?;
         tracing::info!(
             env_steps = status.env_steps,
@@ -517,150 +405,6 @@ impl Training {
         );
         watcher.row(&status, &row);
         Ok(())
-    }
-
-    /// Takes the checkpoint that is wanted now or was put off. One at a time is written; the next
-    /// one waits for it, or is put off.
-    fn checkpoint_if_due(
-        &mut self,
-        wanted: Option<Wish>,
-        watcher: &mut dyn Watcher,
-    ) -> Result<(), EngineError> {
-        let written = self.saver.written()?;
-        self.announce(written, watcher);
-        let was_put_off = self.put_off;
-        self.put_off |= wanted.is_some() || self.saver.gave_up();
-        if !self.put_off {
-            return Ok(());
-        }
-        match (self.saver.writing(), wanted) {
-            (None, _) => {}
-            (Some(_), Some(Wish::Best)) => self.wait_for_checkpoint(watcher)?,
-            (Some(_), None) => return Ok(()),
-            (Some(step), Some(Wish::Due)) => {
-                if !was_put_off {
-                    tracing::info!(
-                        env_steps = self.tally.env_steps,
-                        "checkpoint postponed: that of step {step} is still being written"
-                    );
-                }
-                return Ok(());
-            }
-        }
-        self.checkpoint()
-    }
-
-    /// Fixes this moment; it is written while the run continues.
-    fn checkpoint(&mut self) -> Result<(), EngineError> {
-        let began = Instant::now();
-        self.pupil.settle(self.config.progress(&self.tally))?;
-        let status = self.status();
-        let actor = match &self.collectors {
-            Collectors::Serial(serial) => serial.actor().map(Actor::crew),
-            _ => None,
-        };
-        let moment = Moment::take(
-            &self.pupil,
-            actor,
-            &self.tally,
-            self.weights.version,
-            self.recorder.state(),
-            self.config.to_value(),
-            self.saver.on_disk(),
-        );
-        let moment = moment.map_err(|Unusable(reason)| EngineError::Save {
-            step: status.env_steps,
-            reason,
-        })?;
-        self.saver.begin(Order {
-            status,
-            score: self.score(),
-            moment,
-            tables: self.recorder.tables()?,
-        })?;
-        self.put_off = false;
-        self.saved = (Instant::now(), Some(self.tally.env_steps));
-        let paused = began.elapsed();
-        self.profile.add("learner", "checkpoint", paused);
-        tracing::info!(
-            env_steps = self.tally.env_steps,
-            paused_ms = paused.as_secs_f64() * 1e3,
-            "writing a checkpoint"
-        );
-        Ok(())
-    }
-
-    /// Saves what there is when the environments have failed or are stuck: the learner is whole.
-    /// A serial run keeps the checkpoint before, which continues exactly; but not if an
-    /// environment is stuck, for then it would have to be waited for again.
-    fn save_after(&mut self, error: &EngineError, watcher: &mut dyn Watcher) {
-        let serial = self.config.settings.mode == Mode::Serial;
-        let has_one = self.saved.1.is_some() || self.clock.steps_before > 0;
-        let worth_it = match error {
-            EngineError::Stuck { .. } => true,
-            EngineError::Env(_) | EngineError::Transport(_) | EngineError::Thread(_) => {
-                !(serial && has_one)
-            }
-            _ => false,
-        };
-        if !worth_it || self.saved.1 == Some(self.tally.env_steps) || self.tally.env_steps == 0 {
-            return;
-        }
-        if let Err(error) = self.save_last(watcher) {
-            tracing::error!("{error}");
-        }
-    }
-
-    /// Writes a checkpoint after which nothing follows.
-    fn save_last(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
-        self.wait_for_checkpoint(watcher)?;
-        self.checkpoint()?;
-        self.wait_for_checkpoint(watcher)?;
-        if self.saver.gave_up() {
-            self.checkpoint()?;
-            self.wait_for_checkpoint(watcher)?;
-        }
-        Ok(())
-    }
-
-    /// False for a serial run whose actor did not come back.
-    fn has_its_actor(&self) -> bool {
-        match &self.collectors {
-            Collectors::Serial(serial) => serial.actor().is_some(),
-            _ => true,
-        }
-    }
-
-    fn wait_for_checkpoint(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
-        self.set_busy(true);
-        let written = self.saver.wait()?;
-        self.set_busy(false);
-        self.announce(written, watcher);
-        Ok(())
-    }
-
-    fn announce(&self, written: Option<Written>, watcher: &mut dyn Watcher) {
-        let Some(written) = written else {
-            return;
-        };
-        self.profile.add("checkpoints", "write", written.took);
-        tracing::info!(
-            folder = %written.folder.display(),
-            wrote_s = written.took.as_secs_f64(),
-            "checkpoint"
-        );
-        watcher.checkpointed(&written.status, &written.folder);
-    }
-
-    /// How good the present weights are: their evaluation; without evaluations the mean of the
-    /// last 100 games or episodes.
-    fn score(&self) -> Option<f64> {
-        let evaluates = self.config.settings.eval.every_steps > 0;
-        match self.tally.last_eval {
-            Some((step, mean)) if step == self.tally.env_steps => Some(mean),
-            _ if evaluates || !self.tally.scores().is_full() => None,
-            _ => Some(self.tally.scores().summary().average),
-        }
     }
 
     fn set_busy(&self, busy: bool) {
@@ -678,10 +422,10 @@ impl Training {
             env_steps: self.tally.env_steps,
             total_steps: self.config.settings.steps,
             episodes: self.tally.episodes,
-            updates: self.pupil.updates,
+            updates: self.learning.updates,
             counts_games: self.tally.counts_games,
             mean_return: (!scores.is_empty()).then(|| scores.summary().average),
-            loss: self.pupil.means.get("loss"),
+            loss: self.learning.means.get("loss"),
             steps_per_second: new_steps as f64 / since.as_secs_f64().max(1e-9),
             elapsed: self.clock.before + since,
         }
@@ -715,50 +459,4 @@ impl Training {
         self.collectors = Collectors::Threads(pool);
         Ok(())
     }
-}
-
-/// What the user should know of a resumed run.
-fn what_to_know(config: &RunConfig, restored: &Restored) -> Vec<String> {
-    let mut notes = Vec::new();
-    match restored.lost {
-        Lost::Nothing => {}
-        Lost::OldRows => notes.push(
-            "a part of the replay is damaged: the run continues with its newest steps".to_owned(),
-        ),
-        Lost::Everything => notes.push(
-            "the replay is damaged: the run continues with an empty one, which has to fill again \
-             before it learns"
-                .to_owned(),
-        ),
-    }
-    let changed = changed_settings(&config.to_value(), &restored.settings);
-    if !changed.is_empty() {
-        notes.push(format!(
-            "settings changed since the checkpoint was written: {}",
-            changed.join(", ")
-        ));
-    }
-    if !restored.exact {
-        notes.push(
-            "the environments start new episodes: only mode=serial, with environments that can \
-             be saved, continues bit for bit"
-                .to_owned(),
-        );
-    }
-    notes
-}
-
-/// Settings that are not as they were, by name.
-fn changed_settings(now: &serde_json::Value, before: &serde_json::Value) -> Vec<String> {
-    if before.is_null() {
-        return Vec::new();
-    }
-    let (now, before) = (report::flatten(now), report::flatten(before));
-    let old = |key: &str| before.iter().find(|(name, _)| name == key);
-    let changed = now.iter().filter_map(|(key, value)| match old(key) {
-        Some((_, old)) if old == value => None,
-        Some((_, old)) => Some(format!("{key} (was {old})")),
-        None => Some(key.clone()),
-    });
-    changed.collect()
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use crate::patience::{SLICE, Watchdog};
-use crate::profile::Profile;
+use crate::link::patience::{SLICE, Watchdog};
+use crate::measure::profile::Profile;
 use crate::{Actor, CollectError, EngineError, Weights};
 
 /// After a signal to stop: how long one call of an environment may still take.

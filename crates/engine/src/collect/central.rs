@@ -15,9 +15,9 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use starling_algos::{Part, Policy};
 use starling_envs::Pulse;
 
-use crate::collect::{CollectError, Crew};
-use crate::patience::SLICE;
-use crate::pool::{Pace, Station};
+use crate::collect::crew::{CollectError, Crew};
+use crate::collect::pool::{Pace, Station};
+use crate::link::patience::SLICE;
 use crate::{EngineError, Parcel, Transport as _, TransportError};
 
 /// Groups of environments that take turns.

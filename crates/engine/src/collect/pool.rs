@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use starling_envs::Resident;
 
-use crate::central::Central;
-use crate::patience::{Patience, Watchdog};
-use crate::profile::Profile;
+use crate::collect::central::Central;
+use crate::link::patience::{Patience, Watchdog};
+use crate::measure::profile::Profile;
 use crate::{Actor, EngineError, InProcess, Parcel, Transport, TransportError, Wanted, Weights};
 
 /// How actors follow the learner.

@@ -7,20 +7,20 @@ use starling_algos::{Algorithm, Progress};
 use starling_envs::{EnvError, RestartBudget};
 use starling_nets::Device;
 
-use crate::central::{Central, GROUPS, crews};
-use crate::collect::{Place, Recruits, rollout_steps};
-use crate::config::{cores, spaces_of};
-use crate::learn::Pupil;
-use crate::pool::{Idle, Pace, Pool};
-use crate::serial::SerialActor;
-use crate::tally::Tally;
+use crate::collect::central::{Central, GROUPS, crews};
+use crate::collect::crew::{Place, Recruits, rollout_steps};
+use crate::collect::pool::{Idle, Pace, Pool};
+use crate::collect::serial::SerialActor;
+use crate::learn::Learning;
+use crate::run::config::{cores, spaces_of};
+use crate::run::tally::Tally;
 use crate::{Actor, EngineError, Mode, OnEnvError, RunConfig};
 
 /// What is made the same way for a new and a resumed run.
 pub(crate) struct Parts {
     pub(crate) algorithm: Arc<dyn Algorithm>,
     pub(crate) device: Device,
-    pub(crate) pupil: Pupil,
+    pub(crate) learning: Learning,
     pub(crate) collectors: Collectors,
     /// How many environments were and may be restarted.
     pub(crate) restarts: Option<Arc<RestartBudget>>,
@@ -63,7 +63,7 @@ impl Parts {
         let env = spec.make(&config.env)?;
         let spaces = spaces_of(&*env);
         Ok(Self {
-            pupil: Pupil::new(&*algorithm, &spaces, settings, device)?,
+            learning: Learning::new(&*algorithm, &spaces, settings, device)?,
             counts_games: env.counts_games(),
             algorithm: algorithm.into(),
             device,
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
     use crate::Weights;
-    use crate::profile::Profile;
+    use crate::measure::profile::Profile;
 
     /// Actors on threads are not part of checkpoints. A resumed run must not repeat the streams
     /// with which the run began.
@@ -235,7 +235,7 @@ mod tests {
             };
             let weights = Weights {
                 version: 0,
-                values: parts.pupil.learner.weights(),
+                values: parts.learning.learner.weights(),
             };
             actors[0].collect(&weights, 0, &Profile::default()).unwrap();
             let rollout = actors[0].rollout().clone();

@@ -24,10 +24,10 @@ use starling_record::{Checkpoint, CheckpointWriter, RecorderState};
 use starling_replay::{RateLimiter, Replay, Saved as SavedReplay, Snapshot};
 use starling_tree::{Array, DType};
 
-use crate::collect::{ActorSnapshot, Crew};
+use crate::collect::crew::{ActorSnapshot, Crew};
 use crate::error::Unusable;
-use crate::learn::{Feed, Means, Pupil};
-use crate::tally::Tally;
+use crate::learn::{Feed, Learning, Means};
+use crate::run::tally::Tally;
 
 const LEARNER: &str = "learner.safetensors";
 const ACTORS: &str = "actors.bin";
@@ -92,7 +92,7 @@ impl Moment {
     /// Fixes the moment: the learner's arrays are copied, the replay is only marked. Rows of the
     /// replay that are on disk are not written again.
     pub(crate) fn take(
-        pupil: &Pupil,
+        learning: &Learning,
         actor: Option<&Crew>,
         tally: &Tally,
         version: u64,
@@ -101,7 +101,7 @@ impl Moment {
         on_disk: Option<&OnDisk>,
     ) -> Result<Self, Unusable> {
         let (mut replay, mut limiter, mut replay_rng) = (None, None, None);
-        if let Feed::Replay(feed) = &pupil.feed {
+        if let Feed::Replay(feed) = &learning.feed {
             limiter = Some(feed.limiter.clone());
             replay_rng = Some(feed.rng.clone());
             let since = on_disk.map(|on_disk| &on_disk.parts);
@@ -109,14 +109,14 @@ impl Moment {
             replay = Some((snapshot, on_disk.cloned()));
         }
         Ok(Self {
-            learner: pupil.learner.save(),
+            learner: learning.learner.save(),
             actors: actor.map(Crew::snapshot),
             replay,
             state: RunState {
                 tally: tally.clone(),
-                updates: pupil.updates,
+                updates: learning.updates,
                 version,
-                means: pupil.means.clone(),
+                means: learning.means.clone(),
                 recorder,
                 limiter,
                 replay_rng,
@@ -164,14 +164,14 @@ impl Moment {
 /// replay that are damaged are left out.
 pub(crate) fn read(
     checkpoint: &mut Checkpoint,
-    pupil: &mut Pupil,
+    learning: &mut Learning,
     actor: Option<&mut Crew>,
 ) -> Result<Restored, Unusable> {
     let state: RunState = serde_json::from_slice(&checkpoint.read(RUN)?)?;
     let saved = from_safetensors(&checkpoint.read(LEARNER)?)?;
-    pupil.learner.load(&saved)?;
-    pupil.updates = state.updates;
-    pupil.means = state.means;
+    learning.learner.load(&saved)?;
+    learning.updates = state.updates;
+    learning.means = state.means;
     let mut restored = Restored {
         tally: state.tally,
         version: state.version,
@@ -185,7 +185,7 @@ pub(crate) fn read(
         let snapshot: ActorSnapshot = postcard::from_bytes(&checkpoint.read(ACTORS)?)?;
         restored.exact = actor.restore(&snapshot)?;
     }
-    if let Feed::Replay(feed) = &mut pupil.feed {
+    if let Feed::Replay(feed) = &mut learning.feed {
         let missing = || Unusable("it is of an algorithm without a replay".into());
         feed.rng = state.replay_rng.ok_or_else(missing)?;
         let newest = checkpoint.files().filter_map(part_number).max();

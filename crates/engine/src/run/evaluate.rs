@@ -9,8 +9,8 @@ use starling_nets::Device;
 use starling_record::{Checkpoint, Row, Summary};
 use starling_tree::Tree;
 
-use crate::checkpoint;
-use crate::collect::{forget_ended, restart_failed, warn_of_restarts};
+use crate::collect::crew::{forget_ended, restart_failed, warn_of_restarts};
+use crate::save::moment;
 use crate::{EngineError, RunConfig, Weights};
 
 /// The episodes of one evaluation, in a fixed order.
@@ -220,7 +220,7 @@ fn weights_of(
         path: checkpoint.path().to_owned(),
         reason,
     };
-    let saved = checkpoint::read_learner(checkpoint).map_err(|error| unusable(error.0))?;
+    let saved = moment::read_learner(checkpoint).map_err(|error| unusable(error.0))?;
     let mut learner = algorithm.learner(config.settings.seed, device);
     learner
         .load(&saved)

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use starling_record::{Row, Summary};
 
 use crate::Status;
-use crate::learn::{Feed, Pupil};
-use crate::tally::Tally;
+use crate::learn::{Feed, Learning};
+use crate::run::tally::Tally;
 
 /// When things happened.
 pub(crate) struct Clock {
@@ -40,7 +40,12 @@ impl Clock {
 }
 
 /// The row, under rlpyt's names and CleanRL's. What is counted from row to row starts again at 0.
-pub(crate) fn row(status: &Status, clock: &mut Clock, tally: &mut Tally, pupil: &mut Pupil) -> Row {
+pub(crate) fn row(
+    status: &Status,
+    clock: &mut Clock,
+    tally: &mut Tally,
+    learning: &mut Learning,
+) -> Row {
     let (last_time, last_steps, last_updates) = clock.last;
     let seconds = (status.elapsed - last_time).as_secs_f64().max(1e-9);
     let (new_steps, new_updates) = (status.env_steps - last_steps, status.updates - last_updates);
@@ -65,7 +70,7 @@ pub(crate) fn row(status: &Status, clock: &mut Clock, tally: &mut Tally, pupil: 
         (waiting - last_waiting).as_secs_f64(),
     );
     clock.last_idle = (evaluating, waiting);
-    if let Feed::Replay(feed) = &pupil.feed {
+    if let Feed::Replay(feed) = &learning.feed {
         let (samples, inserted) = feed.counts();
         let (last_samples, last_inserted) = tally.replay_counts;
         let ratio = |samples: u64, steps: u64| samples as f64 / (steps as f64).max(1.0);
@@ -98,7 +103,7 @@ pub(crate) fn row(status: &Status, clock: &mut Clock, tally: &mut Tally, pupil: 
     row.set("charts/episodic_return", tally.scores().summary().average);
     row.set("charts/episodic_length", lengths.average);
     row.set("charts/SPS", new_steps as f64 / seconds);
-    for (name, mean) in pupil.means.take() {
+    for (name, mean) in learning.means.take() {
         match name.as_str() {
             "policy_lag" | "learning_rate" | "epsilon" => row.set(format!("charts/{name}"), mean),
             _ => row.set(format!("losses/{name}"), mean),

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use starling_envs::{Episode, Rollout};
 
-use crate::patience::Patience;
+use self::patience::Patience;
+
+pub(crate) mod patience;
 
 /// One version of the weights that actors act with.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,0 +1,121 @@
+//! An actor: environments and a policy, filling rollouts.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use starling_algos::{Algorithm, Part, Policy};
+use starling_envs::{EnvError, EnvOptions, EnvSpec, Episode, RestartBudget, Rollout, VecEnv};
+use starling_nets::Device;
+
+use super::crew::{CollectError, Crew, Place, Recruits, rollout_steps};
+use crate::Weights;
+use crate::measure::profile::Profile;
+
+/// Steps its environments with its policy and fills one rollout after the other.
+pub struct Actor {
+    crew: Crew,
+    policy: Box<dyn Policy>,
+    version: Option<u64>,
+}
+
+impl Actor {
+    /// An actor with environments of its own, all random streams following from `seed`.
+    pub fn new(
+        spec: &EnvSpec,
+        options: &EnvOptions,
+        algorithm: &dyn Algorithm,
+        device: Device,
+        seed: u64,
+        place: Place,
+        decorrelate_steps: u64,
+    ) -> Result<Self, EnvError> {
+        let policy = algorithm.policy(device);
+        let recruits = Recruits {
+            spec,
+            options,
+            discount: algorithm.discount(),
+            steps: rollout_steps(algorithm),
+            records: policy.records(),
+            state: policy.state(),
+            seed,
+            total_envs: place.total_envs,
+            decorrelate_steps,
+        };
+        Ok(Self {
+            crew: recruits.crew(place.first_env, place.envs)?,
+            policy,
+            version: None,
+        })
+    }
+
+    /// An actor over given environments, filling rollouts of `steps` steps.
+    pub fn with_envs(
+        envs: VecEnv,
+        policy: Box<dyn Policy>,
+        steps: usize,
+        seed: u64,
+        place: Place,
+    ) -> Self {
+        let (records, state) = (policy.records(), policy.state());
+        Self {
+            crew: Crew::new(envs, steps, &records, &state, seed, place),
+            policy,
+            version: None,
+        }
+    }
+
+    /// Fills the rollout with the steps that follow. `env_steps` is how far the run has come.
+    pub fn collect(
+        &mut self,
+        weights: &Weights,
+        env_steps: u64,
+        profile: &Profile,
+    ) -> Result<(), CollectError> {
+        if self.version != Some(weights.version) {
+            self.policy.load(&weights.values)?;
+            self.version = Some(weights.version);
+        }
+        let crew = &mut self.crew;
+        crew.begin(weights.version)?;
+        for t in 0..crew.rollout().steps() {
+            let began = Instant::now();
+            let Part { rollout, acting } = crew.part(t, env_steps);
+            self.policy.act(t, rollout, acting);
+            profile.add("actor", "infer", began.elapsed());
+            let began = Instant::now();
+            crew.step(t)?;
+            profile.add("actor", "step", began.elapsed());
+        }
+        let last = crew.rollout().steps();
+        self.policy.finish(0, &mut [crew.part(last, env_steps)]);
+        Ok(())
+    }
+
+    /// What was collected last.
+    pub fn rollout(&self) -> &Rollout {
+        self.crew.rollout()
+    }
+
+    /// Episodes that ended since the last call.
+    pub fn episodes(&mut self) -> Vec<Episode> {
+        self.crew.episodes()
+    }
+
+    /// From now on environments that report an error are restarted, within the budget.
+    pub fn restart_failed(
+        &mut self,
+        spec: &EnvSpec,
+        options: &EnvOptions,
+        budget: &Arc<RestartBudget>,
+    ) {
+        self.crew.restart_failed(spec, options, budget);
+    }
+
+    pub(crate) fn crew(&self) -> &Crew {
+        &self.crew
+    }
+
+    pub(crate) fn crew_mut(&mut self) -> &mut Crew {
+        &mut self.crew
+    }
+}

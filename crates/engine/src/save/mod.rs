@@ -1,0 +1,4 @@
+//! Checkpoints: what they hold, and the thread that writes them.
+
+pub(crate) mod moment;
+pub(crate) mod saver;
