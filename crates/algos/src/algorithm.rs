@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use starling_envs::{Rng, Rollout, Space};
-use starling_nets::{Device, ReduceError, Reducer, Schedule, ShapeMismatch};
+use starling_nets::{Device, ReduceError, Reducer, Schedule, ShapeMismatch, Snapshot};
 use starling_replay::{RateConfig, ReplayConfig, ReplayError, SequenceBatch, TransitionBatch};
 use starling_tree::{Array, Spec, Tree};
 
@@ -84,7 +84,7 @@ pub trait Policy: Send {
     fn state(&self) -> Tree<Spec>;
 
     /// Takes over published weights.
-    fn load(&mut self, weights: &[f32]) -> Result<(), ShapeMismatch>;
+    fn load(&mut self, weights: &Snapshot) -> Result<(), ShapeMismatch>;
 
     /// Chooses the actions of row `t` of a rollout, and writes them and its records there.
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>);
@@ -153,7 +153,7 @@ pub trait Learner: Send {
     }
 
     /// The weights that policies act with.
-    fn weights(&self) -> Vec<f32>;
+    fn weights(&self) -> Snapshot;
 
     /// From now on gradients and running statistics are averaged over a group of learners.
     fn join(&mut self, reducer: Box<dyn Reducer>);

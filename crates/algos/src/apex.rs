@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::{Acting, Part, Policy, Spaces};
     use starling_envs::{Rollout, Space, stream};
-    use starling_nets::Device;
+    use starling_nets::{Device, Snapshot};
     use starling_tree::{Array, Tree};
 
     fn spaces() -> Spaces {
@@ -101,7 +101,8 @@ mod tests {
         assert!((algorithm.discount() - 0.5).abs() < 1e-12);
         let mut policy = algorithm.policy(Device::Cpu);
         // Q(s, ·) = (s, 2s): the second action is the best of a positive s.
-        policy.load(&[1.0, 2.0, 0.0, 0.0]).unwrap();
+        let weights = Snapshot::from_values(vec![1.0, 2.0, 0.0, 0.0]);
+        policy.load(&weights).unwrap();
         policy
     }
 

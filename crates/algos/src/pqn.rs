@@ -14,8 +14,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use starling_envs::Rollout;
 use starling_nets::{
-    Device, Kind, OptimizerConfig, Params, QNetConfig, Recorded, Reducer, Schedule, Staging,
-    Tensor, array_of, no_grad, own_stream, tensor_of,
+    Device, Kind, OptimizerConfig, Params, QNetConfig, Recorded, Reducer, Schedule, Snapshot,
+    Staging, Tensor, array_of, no_grad, own_stream, tensor_of,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
@@ -343,8 +343,8 @@ impl Learner for PqnLearner {
         Report::checked(metrics, None)
     }
 
-    fn weights(&self) -> Vec<f32> {
-        self.trained.params().to_vec()
+    fn weights(&self) -> Snapshot {
+        self.trained.params().snapshot()
     }
 
     fn join(&mut self, reducer: Box<dyn Reducer>) {

@@ -27,6 +27,7 @@ mod recorded;
 mod recurrent_q;
 mod schedule;
 mod script;
+mod snapshot;
 mod staging;
 mod torso;
 
@@ -51,6 +52,7 @@ pub use q_network::{QHead, QNetConfig, QNetwork, QuantileEmbedding, number_of_ac
 pub use recorded::Recorded;
 pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;
+pub use snapshot::Snapshot;
 pub use staging::{Staging, pin, send};
 pub use tch::{Device, Kind, Tensor, no_grad};
 pub use torso::{Padding, PaddingRule, Torso, TorsoKind};

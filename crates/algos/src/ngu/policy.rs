@@ -1,7 +1,7 @@
 //! Acting by both values of an arm.
 
 use starling_envs::Rollout;
-use starling_nets::{Device, Params, ShapeMismatch, Tensor, no_grad};
+use starling_nets::{Device, Params, ShapeMismatch, Snapshot, Tensor, no_grad};
 use starling_tree::{DType, Spec, Tree};
 
 use super::{MEMORIES, Memories, Ngu, arms, novelty, one_hot};
@@ -93,8 +93,8 @@ impl Policy for Curious {
         Tree::node(parts)
     }
 
-    fn load(&mut self, weights: &[f32]) -> Result<(), ShapeMismatch> {
-        self.params.load_slice(weights)
+    fn load(&mut self, weights: &Snapshot) -> Result<(), ShapeMismatch> {
+        self.params.load(weights)
     }
 
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>) {

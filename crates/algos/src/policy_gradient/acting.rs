@@ -4,7 +4,7 @@
 use starling_envs::Rollout;
 use starling_nets::{
     ActorCritic, ActorCriticOutput, Device, Kind, LastInput, Params, Recorded, ShapeMismatch,
-    Staging, Tensor, no_grad, synchronize,
+    Snapshot, Staging, Tensor, no_grad, synchronize,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
@@ -59,8 +59,8 @@ impl Policy for ActorCriticPolicy {
         carried::spec(&self.model)
     }
 
-    fn load(&mut self, weights: &[f32]) -> Result<(), ShapeMismatch> {
-        self.params.load_slice(weights)
+    fn load(&mut self, weights: &Snapshot) -> Result<(), ShapeMismatch> {
+        self.params.load(weights)
     }
 
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>) {

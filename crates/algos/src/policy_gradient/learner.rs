@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use starling_nets::{Device, Kind, Recorded, Reducer, Tensor, array_of};
+use starling_nets::{Device, Kind, Recorded, Reducer, Snapshot, Tensor, array_of};
 
 use super::batch::{self, Columns, Loaded};
 use super::{Context, Method, Model, PolicyGradientConfig, Prepared};
@@ -186,8 +186,8 @@ impl<M: Method> Learner for PolicyGradientLearner<M> {
         Ok(report)
     }
 
-    fn weights(&self) -> Vec<f32> {
-        self.trained.params().to_vec()
+    fn weights(&self) -> Snapshot {
+        self.trained.params().snapshot()
     }
 
     fn join(&mut self, reducer: Box<dyn Reducer>) {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use starling_envs::Rollout;
-use starling_nets::{Device, Params, ShapeMismatch, Tensor, array_of, no_grad, tensor_of_view};
+use starling_nets::{
+    Device, Params, ShapeMismatch, Snapshot, Tensor, array_of, no_grad, tensor_of_view,
+};
 use starling_tree::{DType, Spec, Tree};
 
 use super::R2d2;
@@ -135,8 +137,8 @@ impl Policy for Remembering {
         Tree::Node(parts)
     }
 
-    fn load(&mut self, weights: &[f32]) -> Result<(), ShapeMismatch> {
-        self.params.load_slice(weights)
+    fn load(&mut self, weights: &Snapshot) -> Result<(), ShapeMismatch> {
+        self.params.load(weights)
     }
 
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>) {

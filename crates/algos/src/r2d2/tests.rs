@@ -271,7 +271,9 @@ fn actors_and_learner_know_the_legal_actions() {
         ["advantage.bias", "value.weight", "value.bias"]
     );
     let mut policy = algorithm.policy(Device::Cpu);
-    policy.load(&weights).unwrap();
+    policy
+        .load(&starling_nets::Snapshot::from_values(weights))
+        .unwrap();
     let (obs, action) = (Space::unbounded(&[1]), Space::Discrete { n: 2 });
     let (records, memory) = (policy.records(), policy.state());
     let mut rollout = Rollout::new(4, 1, &obs, &action, Some(2), &records, &memory);

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use starling_envs::Rng;
 use starling_nets::{
-    Device, Kind, Layout, Moments, Params, Recorded, RecurrentInput, Reducer, RunningNorm, Tensor,
-    array_of, no_grad, own_stream,
+    Device, Kind, Layout, Moments, Params, Recorded, RecurrentInput, Reducer, RunningNorm,
+    Snapshot, Tensor, array_of, no_grad, own_stream,
 };
 use starling_replay::{SequenceBatch, SequenceConfig, mixed_priority};
 use starling_tree::Array;
@@ -164,8 +164,8 @@ impl<M: SequenceMethod> Learner for SequenceLearner<M> {
         }))
     }
 
-    fn weights(&self) -> Vec<f32> {
-        self.nets.online.params().to_vec()
+    fn weights(&self) -> Snapshot {
+        self.nets.online.params().snapshot()
     }
 
     fn join(&mut self, reducer: Box<dyn Reducer>) {

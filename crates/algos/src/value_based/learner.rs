@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use starling_nets::{
-    Device, Kind, Params, Recorded, Reducer, Staging, Tensor, array_of, draw_noise, no_grad,
-    own_stream,
+    Device, Kind, Params, Recorded, Reducer, Snapshot, Staging, Tensor, array_of, draw_noise,
+    no_grad, own_stream,
 };
 use starling_replay::TransitionBatch;
 use starling_tree::{Array, Spec, Tree};
@@ -303,8 +303,8 @@ impl<M: Method> Learner for ValueLearner<M> {
         }))
     }
 
-    fn weights(&self) -> Vec<f32> {
-        self.nets.online.params().to_vec()
+    fn weights(&self) -> Snapshot {
+        self.nets.online.params().snapshot()
     }
 
     fn join(&mut self, reducer: Box<dyn Reducer>) {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use starling_envs::{Rng, Rollout};
 use starling_nets::{
-    Device, Kind, Params, Recorded, ShapeMismatch, Staging, Tensor, argmax, array_of, draw_noise,
-    no_grad, tensor_of,
+    Device, Kind, Params, Recorded, ShapeMismatch, Snapshot, Staging, Tensor, argmax, array_of,
+    draw_noise, no_grad, tensor_of,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
@@ -333,8 +333,8 @@ impl<M: Method> Policy for Greedy<M> {
         Tree::empty()
     }
 
-    fn load(&mut self, weights: &[f32]) -> Result<(), ShapeMismatch> {
-        self.params.load_slice(weights)
+    fn load(&mut self, weights: &Snapshot) -> Result<(), ShapeMismatch> {
+        self.params.load(weights)
     }
 
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>) {

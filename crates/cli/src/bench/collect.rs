@@ -10,7 +10,7 @@ use rand::RngExt as _;
 use starling_algos::{Acting, Policy};
 use starling_engine::{Actor, Place, Weights};
 use starling_envs::{Rollout, VecEnv, stream};
-use starling_nets::{Device, ShapeMismatch};
+use starling_nets::{Device, ShapeMismatch, Snapshot};
 use starling_tree::{Spec, Tree};
 
 use super::{BenchError, rate};
@@ -83,7 +83,7 @@ fn actor(id: &str, random: bool) -> Result<f64, BenchError> {
         total_envs: ENVS,
     };
     let (policy, values): (Box<dyn Policy>, _) = match random {
-        true => (Box::new(AtRandom), Vec::new()),
+        true => (Box::new(AtRandom), Snapshot::from_values(Vec::new())),
         false => (
             algorithm.policy(Device::Cpu),
             algorithm.learner(1, Device::Cpu).weights(),
@@ -115,7 +115,7 @@ impl Policy for AtRandom {
         Tree::empty()
     }
 
-    fn load(&mut self, _: &[f32]) -> Result<(), ShapeMismatch> {
+    fn load(&mut self, _: &Snapshot) -> Result<(), ShapeMismatch> {
         Ok(())
     }
 

@@ -390,7 +390,7 @@ mod tests {
         RunConfig::from_value(&config).unwrap().algorithm().unwrap()
     }
 
-    fn weights_of_ppo() -> Vec<f32> {
+    fn weights_of_ppo() -> starling_nets::Snapshot {
         ppo().learner(1, Device::Cpu).weights()
     }
 

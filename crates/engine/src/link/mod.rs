@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use starling_envs::{Episode, Rollout};
+use starling_nets::Snapshot;
 
 use self::patience::Patience;
 
@@ -16,7 +17,7 @@ pub struct Weights {
     /// Counts the learner's publications from 0.
     pub version: u64,
     /// All parameters in the order of the network's layout.
-    pub values: Vec<f32>,
+    pub values: Snapshot,
 }
 
 /// What an actor sends at once.
@@ -296,7 +297,7 @@ mod tests {
     }
 
     fn weights(version: u64) -> Arc<Weights> {
-        let values = vec![version as f32];
+        let values = Snapshot::from_values(vec![version as f32]);
         Arc::new(Weights { version, values })
     }
 
@@ -350,11 +351,11 @@ mod tests {
         let reader = Arc::clone(&transport);
         let thread = std::thread::spawn(move || reader.weights(Wanted::Exactly(1), PATIENT));
         transport.publish(weights(1));
-        assert_eq!(thread.join().unwrap().unwrap().values, [1.0]);
+        assert_eq!(thread.join().unwrap().unwrap().values.values(), [1.0]);
         // The last two versions can be had, older ones are gone.
         transport.publish(weights(2));
         let before = transport.weights(Wanted::Exactly(1), SOON).unwrap();
-        assert_eq!(before.values, [1.0]);
+        assert_eq!(before.values.values(), [1.0]);
         assert!(transport.weights(Wanted::Exactly(0), SOON).is_err());
     }
 

@@ -221,10 +221,13 @@ impl Pair {
         let device = self.device.update(batch, progress).map_err(failed)?;
         let shaken = self.shaken.update(batch, progress).map_err(failed)?;
         let after = self.cpu.weights();
-        let moved = distance(&after, &before).max(1e-12);
+        let moved = distance(after.values(), before.values()).max(1e-12);
         let apart = |learner: &dyn Learner, report: &Report| {
             let losses = (loss(&cpu) - loss(report)).abs() / loss(&cpu).abs().max(1e-2);
-            (distance(&learner.weights(), &after) / moved, losses)
+            (
+                distance(learner.weights().values(), after.values()) / moved,
+                losses,
+            )
         };
         let (weights, losses) = apart(&*self.device, &device);
         let rounding = apart(&*self.shaken, &shaken);

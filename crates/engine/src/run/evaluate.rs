@@ -215,7 +215,7 @@ fn weights_of(
     checkpoint: &Checkpoint,
     algorithm: &dyn Algorithm,
     device: Device,
-) -> Result<Vec<f32>, EngineError> {
+) -> Result<starling_nets::Snapshot, EngineError> {
     let unusable = |reason: String| EngineError::Checkpoint {
         path: checkpoint.path().to_owned(),
         reason,
