@@ -57,9 +57,9 @@ pub struct Config {
     pub value_coef: f64,
     /// Weight of the entropy bonus.
     pub entropy_coef: f64,
-    /// Largest norm of a gradient.
+    /// Maximum norm of the gradient.
     pub clip_norm: f64,
-    /// Scale the advantages of each minibatch to mean 0 and deviation 1.
+    /// Scale the advantages of each minibatch to mean 0 and standard deviation 1.
     pub normalize_advantage: bool,
     /// Divide rewards by the running deviation of discounted returns, which is kept with the
     /// weights.

@@ -48,9 +48,9 @@ pub struct Config {
     pub value_coef: f64,
     /// Weight of the entropy bonus.
     pub entropy_coef: f64,
-    /// Largest norm of a gradient.
+    /// Maximum norm of the gradient.
     pub clip_norm: f64,
-    /// Scale advantages to mean 0 and deviation 1.
+    /// Scale advantages to mean 0 and standard deviation 1.
     pub normalize_advantage: bool,
     /// What mean and deviation are taken over: each `minibatch`, or the whole `rollout` before it
     /// is split (rlpyt).

@@ -56,7 +56,7 @@ pub struct Settings {
     pub envs: usize,
     /// Threads that step environments (not with `serial`); 0 for one per core.
     pub threads: usize,
-    /// Keep each of those threads on a core of its own.
+    /// Pin each of those threads to its own core.
     pub pin_threads: bool,
     /// `auto`, `cpu` or `cuda:N`.
     pub device: DeviceChoice,
@@ -65,8 +65,8 @@ pub struct Settings {
     pub tf32: bool,
     /// Threads of one libtorch operation of the learner; 0 chooses by mode and cores.
     pub torch_threads: usize,
-    /// With `asynchronous` and a replay: threads that store steps, and draw batches and bring them
-    /// to the device ahead of the learner; 0 leaves all of that to the learner.
+    /// With `asynchronous` and a replay: threads that insert steps into the replay, sample batches
+    /// and send them to the device ahead of the learner; 0 leaves all of that to the learner.
     pub prefetch_threads: usize,
     /// With `asynchronous` and a replay: updates between two publications of the weights.
     pub publish_every_updates: u64,
@@ -81,7 +81,7 @@ pub struct Settings {
     /// What happens when an environment reports an error: `stop` ends the run with the reason,
     /// `restart` cuts the episode off and restarts the environment. A panic always ends the run.
     pub on_env_error: OnEnvError,
-    /// With `on_env_error: restart`: most restarts in the whole run.
+    /// With `on_env_error: restart`: maximum number of restarts in the whole run.
     pub max_env_restarts: u64,
     /// Evaluation on environments of its own.
     pub eval: EvalConfig,
