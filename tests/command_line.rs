@@ -285,11 +285,18 @@ fn a_run_leaves_what_it_promises_and_can_be_evaluated_and_plotted() {
     assert!(png.starts_with(b"\x89PNG"));
 }
 
-/// Ctrl-C, SIGTERM or a closed terminal: an answer at once, a checkpoint and exit 130; `resume`
-/// continues from there.
+/// Ctrl-C, SIGTERM, a closed terminal or a scheduler's warning: an answer at once, a checkpoint and
+/// exit 130; `resume` continues from there.
 #[test]
 fn signals_end_a_run_with_a_checkpoint_and_resume_continues() {
-    for signals in [&["INT"][..], &["TERM"], &["HUP"], &["HUP", "HUP"]] {
+    for signals in [
+        &["INT"][..],
+        &["TERM"],
+        &["HUP"],
+        &["HUP", "HUP"],
+        &["USR1"],
+        &["USR2", "TERM"],
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let child = starling(folder.path())
             .args([

@@ -1,8 +1,8 @@
 //! The `starling` command: one file per subcommand.
 //!
 //! Results go to standard output, progress and errors to standard error. Exit codes: 0 for
-//! success, 1 for failure, 2 for a mistake in what the user wrote, 130 after Ctrl-C, SIGTERM or
-//! SIGHUP.
+//! success, 1 for failure, 2 for a mistake in what the user wrote, 130 after Ctrl-C, SIGTERM,
+//! SIGHUP, SIGUSR1 or SIGUSR2.
 
 use std::fmt;
 use std::io::{self, Write as _};
