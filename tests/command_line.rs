@@ -389,6 +389,42 @@ fn a_pause_is_not_a_stall() {
             .args(["train", "CartPole-v1", "--steps", "1e9", "--quiet"])
             .args([
                 "stop_at_return=null",
+/// `rm -r` of a run that is going ends it at its next row, although the open files could still be
+/// written to.
+#[test]
+fn a_deleted_run_folder_ends_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let child = starling(folder.path())
+        .args([
+            "train",
+            "CartPole-v1",
+            "--steps",
+            "100000000",
+            "--quiet",
+            "stop_at_return=null",
+            "log_every_steps=1000",
+            "checkpoint.every_steps=0",
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(|| has_progress(folder.path()));
+    let path = only_run(folder.path());
+    wait_for(|| std::fs::remove_dir_all(&path).is_ok());
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let path = path.strip_prefix(folder.path()).unwrap().display();
+    assert_eq!(
+        stderr(&ended),
+        format!(
+            "error: the folder {path} was deleted or moved while the run was writing to it; \
+             nothing more can be saved\n"
+        )
+    );
+    assert!(!folder.path().join(path.to_string()).exists());
+}
+
                 "stall_timeout_s=2",
                 "asynchronous=true",
             ])

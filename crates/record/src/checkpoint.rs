@@ -93,7 +93,14 @@ impl Checkpoints {
 
     /// Begins the checkpoint of this step. It counts only once it is committed; a writer that
     /// is dropped before leaves nothing behind.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if the folder was deleted since it was opened.
     pub fn begin(&mut self, step: u64) -> Result<CheckpointWriter<'_>> {
+        if let Ok(false) = self.folder.try_exists() {
+            let path = self.folder.clone();
+            return Err(Error::Gone { path });
+        }
         let aside = self.folder.join(format!("{ASIDE}{}", folder_name(step)));
         if aside.exists() {
             fs::remove_dir_all(&aside).doing("remove", &aside)?;

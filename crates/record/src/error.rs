@@ -40,6 +40,16 @@ pub enum Error {
         /// The run folder.
         path: PathBuf,
     },
+    /// A folder that the run writes to disappeared.
+    #[error(
+        "the folder {} was deleted or moved while the run was writing to it; nothing more can be \
+         saved",
+        path.display()
+    )]
+    Gone {
+        /// The run folder, or that of its checkpoints.
+        path: PathBuf,
+    },
     /// A name that cannot become part of a path, a column or a file of a checkpoint.
     #[error("the {what} {name:?} cannot be used: {reason}")]
     BadName {
