@@ -163,6 +163,7 @@ impl Training {
                             failure = Some(error);
                         }
                         unusable.insert(before);
+                        checkpoints.pass_over(before);
                     }
                 }
             }

@@ -54,8 +54,8 @@ impl Default for Retention {
 pub struct Checkpoints {
     folder: PathBuf,
     retention: Retention,
-    /// Steps of checkpoints found damaged: they stay, but do not count among the last ones.
-    damaged: BTreeSet<u64>,
+    /// Steps of checkpoints found unusable: they stay, but do not count among the last ones.
+    unusable: BTreeSet<u64>,
     /// Files of the last checkpoint that need not be read again to know that they are whole.
     sound: Sound,
 }
@@ -86,7 +86,7 @@ impl Checkpoints {
         Ok(Self {
             folder: folder.to_owned(),
             retention,
-            damaged: BTreeSet::new(),
+            unusable: BTreeSet::new(),
             sound: Sound::default(),
         })
     }
@@ -144,9 +144,15 @@ impl Checkpoints {
             Ok((_, damaged)) | Err(Error::NoCheckpoint { damaged, .. }) => damaged.as_slice(),
             Err(_) => &[],
         };
-        self.damaged
+        self.unusable
             .extend(damaged.iter().filter_map(|one| step_of(&one.path)));
         found
+    }
+
+    /// The files of this step's checkpoint are as they were written, but what is in them cannot be
+    /// used: from now on it counts as damaged.
+    pub fn pass_over(&mut self, step: u64) {
+        self.unusable.insert(step);
     }
 
     /// Removes what need not be kept, and returns what went wrong with that. The newest
@@ -164,7 +170,7 @@ impl Checkpoints {
             if let Ok(manifest) = Manifest::read(&path) {
                 // The best one may be damaged where it does not matter for acting.
                 all.push(manifest.clone());
-                if !self.damaged.contains(&step) {
+                if !self.unusable.contains(&step) {
                     manifests.push(manifest);
                 }
             }
@@ -396,7 +402,7 @@ impl CheckpointWriter<'_> {
             let doomed = self.checkpoints.doom(&format!("{REPLACED}{name}"), &name);
             warnings.extend(doomed.err().map(|error| error.to_string()));
         }
-        self.checkpoints.damaged.remove(&self.step);
+        self.checkpoints.unusable.remove(&self.step);
         self.checkpoints.sound = std::mem::take(&mut self.sound);
         warnings.extend(self.checkpoints.retain(self.step));
         Ok(Committed { path, warnings })
