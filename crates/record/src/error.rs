@@ -151,7 +151,7 @@ fn advice(source: &io::Error) -> &'static str {
         }
         io::ErrorKind::ReadOnlyFilesystem => ". Choose a folder on a writable disk",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            ". Free some disk space; a run continues from its last checkpoint with starling resume"
+            ". Free some disk space, or choose a folder on another disk"
         }
         io::ErrorKind::NotADirectory => ". Part of this path is a file; choose another folder",
         io::ErrorKind::NotFound => ". Check the path",
