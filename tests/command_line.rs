@@ -141,6 +141,59 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
              algo.learning_rate=…\n\n`starling train --help`",
         ),
         (
+            &["train", "CartPole-v1", "--batch-size", "64"],
+            "without dashes: algo.minibatches=…",
+        ),
+        (
+            &[
+                "train",
+                "CartPole-v1",
+                "--algo",
+                "dqn",
+                "--batch-size",
+                "64",
+            ],
+            "without dashes: algo.batch_size=…",
+        ),
+        (
+            &["train", "TMaze-v0", "--batch-size", "64"],
+            "without dashes: algo.batch_size=…",
+        ),
+        (
+            &["train", "CartPole-v1", "--algo=dqn", "--n-epochs", "4"],
+            "dqn has no such setting; `starling config show CartPole-v1 --algo dqn` shows all",
+        ),
+        (
+            &["train", "CartPole-v1", "--algo", "dqn", "envs=100000"],
+            "at least 700000 (7 for each of 100000 environments), or fewer environments",
+        ),
+        (
+            &[
+                "train",
+                "CartPole-v1",
+                "envs=100000",
+                "algo.rollout_steps=1e8",
+            ],
+            "algo.rollout_steps is 100000000; allowed: what fits into memory: it would take",
+        ),
+        (
+            &[
+                "train",
+                "MinAtar/Breakout-v1",
+                "envs=1e5",
+                "algo.rollout_steps=9e4",
+            ],
+            "for rollouts of 90000 steps (algo.rollout_steps)",
+        ),
+        (
+            &["train", "CartPole-v1", "--preset", "atari/ppo"],
+            "the preset 'atari/ppo' does not fit CartPole-v1: ",
+        ),
+        (
+            &["train", "CartPole-v1", "Algo.Learning_Rate=0.1"],
+            "did you mean algo.learning_rate?",
+        ),
+        (
             &["train", "--env", "CartPole-v1"],
             "the environment is given without an option",
         ),
@@ -191,6 +244,10 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         (&["bench", "envs", "--env", "Nothing"], "'Nothing'"),
         (&["check-env", "CartPole-v1", "--steps", "0"], "from 1"),
         (&["play", "CartPole-v1"], "is not an Atari game"),
+        (
+            &["selftest", "--device", "cpu", "--algo", "nothing"],
+            "no algorithm's name contains 'nothing'",
+        ),
         (
             &["train", "CartPole-v1", "--config", "nowhere.yaml"],
             "nowhere.yaml",
@@ -332,6 +389,42 @@ fn signals_end_a_run_with_a_checkpoint_and_resume_continues() {
     }
 }
 
+/// `rm -r` of a run that is going ends it at its next row, although the open files could still be
+/// written to.
+#[test]
+fn a_deleted_run_folder_ends_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let child = starling(folder.path())
+        .args([
+            "train",
+            "CartPole-v1",
+            "--steps",
+            "100000000",
+            "--quiet",
+            "stop_at_return=null",
+            "log_every_steps=1000",
+            "checkpoint.every_steps=0",
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(|| has_progress(folder.path()));
+    let path = only_run(folder.path());
+    wait_for(|| std::fs::remove_dir_all(&path).is_ok());
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let path = path.strip_prefix(folder.path()).unwrap().display();
+    assert_eq!(
+        stderr(&ended),
+        format!(
+            "error: the folder {path} was deleted or moved while the run was writing to it; \
+             nothing more can be saved\n"
+        )
+    );
+    assert!(!folder.path().join(path.to_string()).exists());
+}
+
 /// Under `nohup` a run outlives its terminal.
 #[test]
 fn an_ignored_hangup_stays_ignored() {
@@ -389,42 +482,6 @@ fn a_pause_is_not_a_stall() {
             .args(["train", "CartPole-v1", "--steps", "1e9", "--quiet"])
             .args([
                 "stop_at_return=null",
-/// `rm -r` of a run that is going ends it at its next row, although the open files could still be
-/// written to.
-#[test]
-fn a_deleted_run_folder_ends_the_run() {
-    let folder = tempfile::tempdir().unwrap();
-    let child = starling(folder.path())
-        .args([
-            "train",
-            "CartPole-v1",
-            "--steps",
-            "100000000",
-            "--quiet",
-            "stop_at_return=null",
-            "log_every_steps=1000",
-            "checkpoint.every_steps=0",
-        ])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    wait_for(|| has_progress(folder.path()));
-    let path = only_run(folder.path());
-    wait_for(|| std::fs::remove_dir_all(&path).is_ok());
-    let ended = child.wait_with_output().unwrap();
-    assert_eq!(ended.status.code(), Some(1));
-    let path = path.strip_prefix(folder.path()).unwrap().display();
-    assert_eq!(
-        stderr(&ended),
-        format!(
-            "error: the folder {path} was deleted or moved while the run was writing to it; \
-             nothing more can be saved\n"
-        )
-    );
-    assert!(!folder.path().join(path.to_string()).exists());
-}
-
                 "stall_timeout_s=2",
                 "asynchronous=true",
             ])

@@ -291,7 +291,7 @@ impl RunConfig {
             good,
             "stall_timeout_s",
             patience,
-            "over 0 and at most 1000000",
+            "above 0 and at most 1000000",
         )?;
         let env = self.env_spec()?.make(&self.env);
         let env = env.map_err(|error| ConfigError::Misfit(format!("env: {error}")))?;
@@ -303,19 +303,16 @@ impl RunConfig {
         self.check_minibatches(algorithm.experience())?;
         match algorithm.experience() {
             Experience::Rollouts { steps } => {
-                fits("algo.rollout_steps", steps, step.saturating_mul(s.envs))?;
+                rollouts_fit(steps, s.envs, step)?;
             }
             Experience::Transitions(needs) => {
                 let layout = replay_layout(&*algorithm, &spaces, s.envs);
                 let memory = needs.replay.memory(&layout);
                 let row = memory.total_bytes() as usize / memory.rows.max(1);
-                fits("algo.capacity_steps", needs.replay.capacity_steps, row)?;
+                let capacity = needs.replay.capacity_steps;
+                fits("algo.capacity_steps", capacity, capacity, row, "")?;
                 needs.replay.validate(&layout).map_err(in_algo)?;
-                fits(
-                    "algo.rollout_steps",
-                    needs.steps,
-                    step.saturating_mul(s.envs),
-                )?;
+                rollouts_fit(needs.steps, s.envs, step)?;
                 RateLimiter::new(needs.rate).map_err(in_algo)?;
             }
         }
@@ -375,8 +372,8 @@ impl RunConfig {
             s.prefetch_threads == 0 || free && s.prefetch_threads <= 64,
             "prefetch_threads",
             s.prefetch_threads,
-            "at most 64, and only with asynchronous=true and without fixed_lag: what is drawn \
-             ahead depends on the speed of the machine",
+            "at most 64, and only with asynchronous=true and without fixed_lag: what is \
+             prefetched depends on the speed of the machine",
         )?;
         require(
             s.publish_every_updates >= 1,
@@ -410,18 +407,40 @@ impl RunConfig {
     }
 }
 
-/// Refuses a number of rows that this machine's memory cannot hold.
-fn fits(key: &str, rows: usize, row_bytes: usize) -> Result<(), ConfigError> {
+/// Refuses rollouts that this machine's memory cannot hold, and names the larger of their two
+/// dimensions.
+fn rollouts_fit(steps: usize, envs: usize, step_bytes: usize) -> Result<(), ConfigError> {
+    let rows = steps.saturating_mul(envs);
+    match envs > steps {
+        true => {
+            let hint = format!(" for rollouts of {steps} steps (algo.rollout_steps)");
+            fits("envs", envs, rows, step_bytes, &hint)
+        }
+        false => {
+            let hint = format!(" for rollouts of {envs} environments (envs)");
+            fits("algo.rollout_steps", steps, rows, step_bytes, &hint)
+        }
+    }
+}
+
+/// Refuses a setting for which memory would have to hold more rows than this machine's can.
+fn fits(
+    key: &str,
+    value: usize,
+    rows: usize,
+    row_bytes: usize,
+    hint: &str,
+) -> Result<(), ConfigError> {
     let Some(memory) = memory_bytes() else {
         return Ok(());
     };
     let wanted = rows.saturating_mul(row_bytes.max(1));
     let allowed = format!(
-        "what fits into memory: it would take {:.1} GB of {:.1}",
+        "what fits into memory: it would take {:.1} GB of {:.1}{hint}",
         wanted as f64 / 1e9,
         memory as f64 / 1e9
     );
-    require(wanted <= memory, key, rows, &allowed)
+    require(wanted <= memory, key, value, &allowed)
 }
 
 /// Memory that this process may use, where the system says how much: the machine's, less if a

@@ -222,7 +222,10 @@ impl ReplayConfig {
             check(frames >= 2 && stacked, "frame_stack", frames, allowed)?;
         }
         let rows = self.smallest_ring();
-        let allowed = format!("at least {rows} for each of {streams} environments");
+        let allowed = format!(
+            "at least {} ({rows} for each of {streams} environments), or fewer environments",
+            rows.saturating_mul(streams)
+        );
         let fits = self.rows_per_stream(streams) >= rows;
         check(fits, "capacity_steps", self.capacity_steps, &allowed)?;
         if let Some(limit) = self.memory_limit_bytes {

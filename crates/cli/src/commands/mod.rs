@@ -120,7 +120,11 @@ pub fn main() -> ExitCode {
     let arguments = match Cli::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => {
-            note!("{}", mistakes::explain(&error, std::env::args().nth(1)));
+            let arguments = std::env::args_os().skip(1);
+            let arguments: Vec<String> = arguments
+                .map(|argument| argument.to_string_lossy().into_owned())
+                .collect();
+            note!("{}", mistakes::explain(&error, &arguments));
             return ExitCode::from(2);
         }
         Err(help) => {
