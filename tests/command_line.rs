@@ -141,6 +141,59 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
              algo.learning_rate=…\n\n`starling train --help`",
         ),
         (
+            &["train", "CartPole-v1", "--batch-size", "64"],
+            "without dashes: algo.minibatches=…",
+        ),
+        (
+            &[
+                "train",
+                "CartPole-v1",
+                "--algo",
+                "dqn",
+                "--batch-size",
+                "64",
+            ],
+            "without dashes: algo.batch_size=…",
+        ),
+        (
+            &["train", "TMaze-v0", "--batch-size", "64"],
+            "without dashes: algo.batch_size=…",
+        ),
+        (
+            &["train", "CartPole-v1", "--algo=dqn", "--n-epochs", "4"],
+            "dqn has no such setting; `starling config show CartPole-v1 --algo dqn` shows all",
+        ),
+        (
+            &["train", "CartPole-v1", "--algo", "dqn", "envs=100000"],
+            "at least 700000 (7 for each of 100000 environments), or fewer environments",
+        ),
+        (
+            &[
+                "train",
+                "CartPole-v1",
+                "envs=100000",
+                "algo.rollout_steps=1e8",
+            ],
+            "algo.rollout_steps is 100000000; allowed: what fits into memory: it would take",
+        ),
+        (
+            &[
+                "train",
+                "MinAtar/Breakout-v1",
+                "envs=1e5",
+                "algo.rollout_steps=9e4",
+            ],
+            "for rollouts of 90000 steps (algo.rollout_steps)",
+        ),
+        (
+            &["train", "CartPole-v1", "--preset", "atari/ppo"],
+            "the preset 'atari/ppo' does not fit CartPole-v1: ",
+        ),
+        (
+            &["train", "CartPole-v1", "Algo.Learning_Rate=0.1"],
+            "did you mean algo.learning_rate?",
+        ),
+        (
             &["train", "--env", "CartPole-v1"],
             "the environment is given without an option",
         ),
@@ -191,6 +244,10 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         (&["bench", "envs", "--env", "Nothing"], "'Nothing'"),
         (&["check-env", "CartPole-v1", "--steps", "0"], "from 1"),
         (&["play", "CartPole-v1"], "is not an Atari game"),
+        (
+            &["selftest", "--device", "cpu", "--algo", "nothing"],
+            "no algorithm's name contains 'nothing'",
+        ),
         (
             &["train", "CartPole-v1", "--config", "nowhere.yaml"],
             "nowhere.yaml",
@@ -285,11 +342,18 @@ fn a_run_leaves_what_it_promises_and_can_be_evaluated_and_plotted() {
     assert!(png.starts_with(b"\x89PNG"));
 }
 
-/// Ctrl-C, SIGTERM or a closed terminal: an answer at once, a checkpoint and exit 130; `resume`
-/// continues from there.
+/// Ctrl-C, SIGTERM, a closed terminal or a scheduler's warning: an answer at once, a checkpoint and
+/// exit 130; `resume` continues from there.
 #[test]
 fn signals_end_a_run_with_a_checkpoint_and_resume_continues() {
-    for signals in [&["INT"][..], &["TERM"], &["HUP"], &["HUP", "HUP"]] {
+    for signals in [
+        &["INT"][..],
+        &["TERM"],
+        &["HUP"],
+        &["HUP", "HUP"],
+        &["USR1"],
+        &["USR2", "TERM"],
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let child = starling(folder.path())
             .args([
@@ -323,6 +387,42 @@ fn signals_end_a_run_with_a_checkpoint_and_resume_continues() {
         assert!(stderr(&resumed).contains("resuming from step "));
         assert!(stdout(&resumed).contains("paused"), "{}", stdout(&resumed));
     }
+}
+
+/// `rm -r` of a run that is going ends it at its next row, although the open files could still be
+/// written to.
+#[test]
+fn a_deleted_run_folder_ends_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let child = starling(folder.path())
+        .args([
+            "train",
+            "CartPole-v1",
+            "--steps",
+            "100000000",
+            "--quiet",
+            "stop_at_return=null",
+            "log_every_steps=1000",
+            "checkpoint.every_steps=0",
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(|| has_progress(folder.path()));
+    let path = only_run(folder.path());
+    wait_for(|| std::fs::remove_dir_all(&path).is_ok());
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let path = path.strip_prefix(folder.path()).unwrap().display();
+    assert_eq!(
+        stderr(&ended),
+        format!(
+            "error: the folder {path} was deleted or moved while the run was writing to it; \
+             nothing more can be saved\n"
+        )
+    );
+    assert!(!folder.path().join(path.to_string()).exists());
 }
 
 /// Under `nohup` a run outlives its terminal.
@@ -853,6 +953,81 @@ fn the_tables_are_listed_and_settings_are_shown() {
         assert!(completions.contains(name), "{name}");
     }
     assert!(!completions.contains("probe-bf16"));
+}
+
+/// What bash offers at the end of a line, and whether it puts a space behind it.
+fn completed(folder: &Path, words: &[&str]) -> (Vec<String>, bool) {
+    let script = folder.join("completions.bash");
+    std::fs::write(&script, run(folder, &["completions", "bash"]).stdout).unwrap();
+    let program = r#"
+        source "$1"; shift
+        # Outside of a completion there are no options to change.
+        compopt() { echo "$*" >&2; }
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+        complete=$(complete -p starling)
+        [[ $complete =~ -F\ ([a-z_]+) ]]
+        "${BASH_REMATCH[1]}" "$1" "${@: -1}" "${@: -2:1}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    "#;
+    let mut bash = Command::new("bash");
+    let bash = bash.args(["--norc", "-c", program, "bash"]);
+    let output = bash.arg(&script).args(words).output().unwrap();
+    let space = match stderr(&output).as_str() {
+        "" => true,
+        "-o nospace\n" => false,
+        other => panic!("{other}"),
+    };
+    (stdout(&output).lines().map(str::to_owned).collect(), space)
+}
+
+#[test]
+fn bash_completes_names_of_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let completed = |words: &[&str]| completed(folder.path(), words);
+    let rates = (
+        vec![
+            "algo.learning_rate=".to_owned(),
+            "algo.learning_starts_steps=".to_owned(),
+        ],
+        false,
+    );
+    assert_eq!(
+        completed(&["starling", "train", "CartPole-v1", "algo.lea"]),
+        rates
+    );
+    assert_eq!(
+        completed(&[
+            "starling",
+            "config",
+            "show",
+            "CartPole-v1",
+            "--seed",
+            "3",
+            "algo.lea"
+        ]),
+        rates
+    );
+    let (names, _) = completed(&["starling", "train", "CartPole-v1", "ch"]);
+    let expected = [
+        "every_minutes",
+        "every_steps",
+        "keep_last",
+        "milestone_steps",
+    ];
+    assert_eq!(names, expected.map(|name| format!("checkpoint.{name}=")));
+    assert_eq!(
+        completed(&["starling", "train", "Pong", "env.fire"]),
+        (vec!["env.fire_reset=".to_owned()], false)
+    );
+    // Other words are followed by a space, as before.
+    assert_eq!(
+        completed(&["starling", "train", "CartPole-v1", "--algo", "qr"]),
+        (vec!["qr-dqn".to_owned()], true)
+    );
+    assert_eq!(
+        completed(&["starling", "train", "CartPole-v"]),
+        (vec!["CartPole-v1".to_owned()], true)
+    );
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::{Algorithm, Spaces};
 pub struct Config {
     /// Weight of longer returns in the advantages (λ); 1 for plain discounted returns.
     pub gae_lambda: f64,
-    /// Scale the advantages of each rollout to mean 0 and deviation 1.
+    /// Scale the advantages of each rollout to mean 0 and standard deviation 1.
     pub normalize_advantage: bool,
 }
 

@@ -41,7 +41,7 @@ pub struct Config {
     pub c_clip: Option<f64>,
     /// Factor on the traces (λ): less than 1 shortens them.
     pub trace_lambda: f64,
-    /// Scale the advantages of each minibatch to mean 0 and deviation 1.
+    /// Scale the advantages of each minibatch to mean 0 and standard deviation 1.
     pub normalize_advantage: bool,
 }
 

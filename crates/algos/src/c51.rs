@@ -19,11 +19,11 @@ use crate::{Algorithm, Spaces};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Number of returns that are told apart.
+    /// Number of atoms, the returns that the distribution is over.
     pub atoms: usize,
-    /// The lowest of them.
+    /// Return of the lowest atom.
     pub value_min: f64,
-    /// The highest of them.
+    /// Return of the highest atom.
     pub value_max: f64,
 }
 
@@ -70,7 +70,7 @@ impl C51 {
         require(good, "algo.atoms", atoms, "between 2 and 10000")?;
         let (low, high) = (config.value_min, config.value_max);
         let good = low < high && low.is_finite() && high.is_finite();
-        require(good, "algo.value_max", high, "over algo.value_min")?;
+        require(good, "algo.value_max", high, "above algo.value_min")?;
         let (net, layout) = network("c51", shared, spaces, atoms)?;
         let layout = Arc::new(layout);
         Ok(Self {

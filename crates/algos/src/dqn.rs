@@ -22,7 +22,7 @@ use crate::{Algorithm, Spaces};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where the loss turns from square to linear; null for the squared error.
+    /// Error at which the loss changes from quadratic to linear; null for the squared error.
     pub huber_delta: Option<f64>,
 }
 

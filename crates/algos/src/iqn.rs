@@ -22,13 +22,13 @@ use crate::{Algorithm, Spaces};
 pub struct Config {
     /// Quantiles that are predicted for each transition (N).
     pub quantiles: usize,
-    /// Quantiles of what follows it (N').
+    /// Quantiles of its target (N').
     pub target_quantiles: usize,
     /// Quantiles whose mean chooses an action (K).
     pub acting_quantiles: usize,
     /// Size of the embedding of a fraction.
     pub cosines: usize,
-    /// Where the loss turns from square to linear (κ).
+    /// Error at which the loss changes from quadratic to linear (κ).
     pub kappa: f64,
 }
 

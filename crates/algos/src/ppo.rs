@@ -33,7 +33,7 @@ pub struct Config {
     pub ratio_clip: Schedule,
     /// How far a value may move from the recorded one; null for no limit.
     pub value_clip: Option<f64>,
-    /// Scale advantages to mean 0 and deviation 1.
+    /// Scale advantages to mean 0 and standard deviation 1.
     pub normalize_advantage: bool,
     /// What mean and deviation are taken over: each `minibatch`, or the whole `rollout` before it
     /// is split (rlpyt).

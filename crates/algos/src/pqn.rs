@@ -56,7 +56,7 @@ pub struct Config {
     pub epsilon_decay_steps: u64,
     /// Probability of a random action in evaluation.
     pub epsilon_eval: f64,
-    /// Largest norm of a gradient.
+    /// Maximum norm of the gradient.
     pub clip_norm: f64,
     /// The optimiser.
     pub optimizer: OptimizerConfig,

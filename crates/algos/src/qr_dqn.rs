@@ -19,7 +19,7 @@ use crate::{Algorithm, Spaces};
 pub struct Config {
     /// Number of quantiles (N).
     pub quantiles: usize,
-    /// Where the loss turns from square to linear (κ).
+    /// Error at which the loss changes from quadratic to linear (κ).
     pub kappa: f64,
 }
 

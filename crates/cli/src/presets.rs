@@ -122,7 +122,11 @@ pub fn find(name: &str) -> Result<&'static Preset, SettingsError> {
         .find(|preset| preset.name == name)
         .ok_or_else(|| {
             let mut nearest: Vec<&str> = all().iter().map(|preset| preset.name).collect();
-            nearest.sort_by_key(|known| strsim::damerau_levenshtein(name, known));
+            nearest.sort_by_key(|known| match known.split_once('/') {
+                // Only the family was left out.
+                Some((_, algo)) if algo == name => 0,
+                _ => strsim::damerau_levenshtein(name, known),
+            });
             nearest.truncate(3);
             SettingsError::UnknownPreset {
                 name: name.to_owned(),
@@ -160,6 +164,12 @@ impl Preset {
     pub fn summary(&self) -> &'static str {
         let first = self.text.lines().next().unwrap_or_default();
         first.trim_start_matches('#').trim()
+    }
+
+    /// Whether it was made for this family of environments, or for any.
+    pub fn is_for(&self, family: &str) -> bool {
+        let own = self.name.split_once('/').map(|(family, _)| family);
+        own == Some(family) || own == Some("default")
     }
 
     /// The settings for one environment.

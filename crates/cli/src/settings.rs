@@ -3,12 +3,12 @@
 //! Later ones win: defaults < preset < file < command line. `env: CartPole-v1` and `algo: ppo` are
 //! short for `env: {id: CartPole-v1}` and `algo: {name: ppo}`.
 
+pub(crate) mod names;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
-use starling_algos::ConfigError;
-use starling_engine::{EngineError, RunConfig, Settings};
-use starling_envs::EnvOptions;
+use starling_engine::{EngineError, RunConfig};
 
 use crate::presets;
 
@@ -73,6 +73,32 @@ pub enum SettingsError {
         /// The preset.
         preset: String,
         /// The algorithm that was asked for.
+        algo: String,
+    },
+    /// A preset that has settings for other environments.
+    #[error(
+        "the preset '{preset}' does not fit {env}: {source}; without --preset, '{usual}' is used"
+    )]
+    PresetMisfit {
+        /// The preset.
+        preset: String,
+        /// The environment.
+        env: String,
+        /// The preset that is usual for it.
+        usual: String,
+        /// Which of its settings does not fit.
+        source: Box<SettingsError>,
+    },
+    /// No such setting.
+    #[error("{}", unknown(key, nearest, env, algo))]
+    UnknownSetting {
+        /// The dotted name.
+        key: String,
+        /// Settings that may be meant.
+        nearest: Vec<String>,
+        /// The environment.
+        env: String,
+        /// The algorithm.
         algo: String,
     },
     /// No environment is named.
@@ -162,10 +188,11 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         Some(_) => preset,
         None => Some(presets::usual(spec.family, &algo)?),
     };
-    let mut tree = match preset {
+    let base = match preset {
         Some(preset) => preset.settings(spec)?,
         None => Value::Object(Map::new()),
     };
+    let mut tree = base.clone();
     if [&file, &line].into_iter().any(has_own_network) {
         drop_built_in_network(&mut tree);
     }
@@ -175,115 +202,41 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
     // A game's bare name becomes its id, by which the run is known from here on.
     merge(&mut tree, &section("env", "id", spec.id));
     merge(&mut tree, &section("algo", "name", &algo));
-    RunConfig::from_value(&tree).map_err(|error| with_nearest(error, spec.id, &algo).into())
-}
-
-/// The setting that other libraries, or users in a hurry, call this: `lr` is `algo.learning_rate`.
-pub(crate) fn setting_called(name: &str) -> Option<String> {
-    let algos = starling_algos::registry::all().into_iter();
-    let names = ["ppo", "dqn"]
-        .into_iter()
-        .chain(algos.map(|algo| algo.name));
-    names
-        .flat_map(|algo| same_setting(name, &all_settings("CartPole-v1", algo)))
-        .next()
-}
-
-/// Adds settings of other sections to the nearest ones of an unknown key: who writes
-/// `learning_rate` means `algo.learning_rate`.
-fn with_nearest(error: EngineError, env: &str, algo: &str) -> EngineError {
-    let EngineError::Config(ConfigError::Unknown { key, nearest }) = error else {
-        return error;
+    let config = check(&tree, spec.id, &algo);
+    let Some(preset) = preset.filter(|_| config.is_err()) else {
+        return config;
     };
-    let mut better = same_setting(&key, &all_settings(env, algo));
-    if better.is_empty() {
-        better = nearest;
-    }
-    EngineError::Config(ConfigError::Unknown {
-        key,
-        nearest: better,
-    })
-}
-
-/// Existing settings that have the name of a key in another section, or mean the same.
-fn same_setting(key: &str, known: &[String]) -> Vec<String> {
-    let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
-    let name = last(key);
-    let alias = ALIASES.iter().filter(|(alias, _)| *alias == name);
-    let alias = alias.map(|(_, setting)| (*setting).to_owned());
-    let alias = alias.filter(|setting| known.contains(setting));
-    let same = known.iter().filter(|known| last(known) == name).cloned();
-    let mut found: Vec<String> = same.chain(alias).collect();
-    found.dedup();
-    found
-}
-
-/// Dotted names of all settings of an environment and an algorithm.
-fn all_settings(env: &str, algo: &str) -> Vec<String> {
-    let config = RunConfig {
-        env_id: env.to_owned(),
-        env: EnvOptions::default(),
-        algo_name: algo.to_owned(),
-        algo: Value::Object(Map::new()),
-        settings: Settings::default(),
-    };
-    let mut names = Vec::new();
-    collect_names("", &config.to_value(), &mut names);
-    names
-}
-
-fn collect_names(path: &str, tree: &Value, names: &mut Vec<String>) {
-    for (key, value) in tree.as_object().into_iter().flatten() {
-        let path = match path {
-            "" => key.clone(),
-            path => format!("{path}.{key}"),
-        };
-        collect_names(&path, value, names);
-        names.push(path);
+    // Is it the preset, or what was added to it?
+    let mut alone = base;
+    merge(&mut alone, &section("env", "id", spec.id));
+    merge(&mut alone, &section("algo", "name", &algo));
+    match check(&alone, spec.id, &algo) {
+        Err(source) if !preset.is_for(spec.family) => Err(SettingsError::PresetMisfit {
+            preset: preset.name.to_owned(),
+            env: spec.id.to_owned(),
+            usual: presets::usual(spec.family, &algo)?.name.to_owned(),
+            source: Box::new(source),
+        }),
+        _ => config,
     }
 }
 
-/// What other libraries call our settings.
-const ALIASES: &[(&str, &str)] = &[
-    ("algorithm", "algo.name"),
-    ("batch_size", "algo.batch_size"),
-    ("batch_size", "algo.minibatches"),
-    ("buffer_size", "algo.capacity_steps"),
-    ("clip_coef", "algo.ratio_clip"),
-    ("clip_eps", "algo.ratio_clip"),
-    ("clip_range", "algo.ratio_clip"),
-    ("cuda", "device"),
-    ("ent_coef", "algo.entropy_coef"),
-    ("env_id", "env.id"),
-    ("gpu", "device"),
-    ("hidden_sizes", "algo.net.hidden"),
-    ("lam", "algo.gae_lambda"),
-    ("lambda", "algo.gae_lambda"),
-    ("learning_starts", "algo.learning_starts_steps"),
-    ("lr", "algo.learning_rate"),
-    ("max_grad_norm", "algo.clip_norm"),
-    ("minibatch_size", "algo.minibatches"),
-    ("n_envs", "envs"),
-    ("n_epochs", "algo.epochs"),
-    ("n_minibatch", "algo.minibatches"),
-    ("n_steps", "algo.rollout_steps"),
-    ("n_timesteps", "steps"),
-    ("net_arch", "algo.net.hidden"),
-    ("num_envs", "envs"),
-    ("num_minibatches", "algo.minibatches"),
-    ("num_steps", "algo.rollout_steps"),
-    ("num_workers", "threads"),
-    ("replay_size", "algo.capacity_steps"),
-    ("target_network_frequency", "algo.target_every_updates"),
-    ("target_update_interval", "algo.target_every_updates"),
-    ("tau", "algo.target_tau"),
-    ("timesteps", "steps"),
-    ("total_steps", "steps"),
-    ("total_timesteps", "steps"),
-    ("update_epochs", "algo.epochs"),
-    ("vf_coef", "algo.value_coef"),
-    ("workers", "threads"),
-];
+fn check(tree: &Value, env: &str, algo: &str) -> Result<RunConfig, SettingsError> {
+    RunConfig::from_value(tree).map_err(|error| names::explain(error, tree, env, algo))
+}
+
+fn unknown(key: &str, nearest: &[String], env: &str, algo: &str) -> String {
+    match nearest {
+        [] => format!(
+            "{algo} on {env} has no setting called '{key}'; `starling config show {env} --algo \
+             {algo}` shows all"
+        ),
+        _ => format!(
+            "there is no setting called '{key}'; did you mean {}?",
+            nearest.join(" or ")
+        ),
+    }
+}
 
 /// Whether these settings name a TorchScript file.
 fn has_own_network(tree: &Value) -> bool {
@@ -469,45 +422,19 @@ mod tests {
         assert!(message(|r| r.overrides = vec!["algo.gama=1".into()]).contains("algo.gamma"));
         let bad = message(|r| r.overrides = vec!["algo.gamma=2".into()]);
         assert_eq!(bad, "algo.gamma is 2; allowed: between 0 and 1");
+        let misfit = message(|r| r.preset = Some("atari/ppo".into()));
+        assert_eq!(
+            misfit,
+            "the preset 'atari/ppo' does not fit CartPole-v1: env: CartPole-v1 has no option \
+             'fire_reset'; it has: max_episode_steps; without --preset, 'classic/ppo' is used"
+        );
+        let nearest = message(|r| r.preset = Some("ppo".into()));
+        assert!(nearest.ends_with("the nearest are atari/ppo, classic/ppo, default/ppo"));
         let twice = message(|r| r.overrides = vec!["env.id=Acrobot-v1".into()]);
         assert_eq!(
             twice,
             "both 'CartPole-v1' and env.id=Acrobot-v1 are given; name only one"
         );
-    }
-
-    #[test]
-    fn a_setting_without_its_section_and_names_of_other_libraries_are_recognised() {
-        let nearest = |algo: &str, pair: &str| {
-            let mut request = Request::new("CartPole-v1");
-            request.algo = Some(algo.into());
-            request.overrides = vec![pair.into()];
-            let message = resolve(&request).unwrap_err().to_string();
-            let (_, nearest) = message.split_once("; did you mean ").unwrap();
-            nearest.to_owned()
-        };
-        for (algo, pair, expected) in [
-            ("ppo", "learning_rate=0.1", "algo.learning_rate?"),
-            ("ppo", "lr=0.1", "algo.learning_rate?"),
-            ("ppo", "algo.lr=0.1", "algo.learning_rate?"),
-            ("ppo", "ent_coef=0.1", "algo.entropy_coef?"),
-            ("ppo", "n_envs=4", "envs?"),
-            ("ppo", "total_timesteps=4", "steps?"),
-            ("ppo", "n_steps=4", "algo.rollout_steps?"),
-            ("ppo", "batch_size=4", "algo.minibatches?"),
-            ("dqn", "batch_size=4", "algo.batch_size?"),
-            ("ppo", "hidden=[4]", "algo.net.hidden?"),
-        ] {
-            assert_eq!(nearest(algo, pair), expected, "{algo} {pair}");
-        }
-        // Every name that the table gives exists.
-        let algos = starling_algos::registry::all().into_iter();
-        let known: Vec<String> = algos
-            .flat_map(|algo| all_settings("CartPole-v1", algo.name))
-            .collect();
-        for (alias, setting) in ALIASES {
-            assert!(known.iter().any(|known| known == setting), "{alias}");
-        }
     }
 
     #[test]

@@ -39,8 +39,8 @@ pub enum EngineError {
     /// The replay refused something.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// The threads that draw batches ahead failed.
-    #[error("the threads that draw batches ahead (prefetch_threads) failed: {0}")]
+    /// The threads that prefetch batches failed.
+    #[error("prefetching batches failed (prefetch_threads): {0}")]
     Prefetch(String),
     /// An environment does not return.
     #[error(

@@ -15,18 +15,18 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetConfig {
-    /// Which network looks at observations: `auto`, `mlp`, `minatar`, `nature`, `simpleconv`,
-    /// `shallow` or `resnet`.
+    /// The network that processes observations: `auto`, `mlp`, `minatar`, `nature`,
+    /// `simpleconv`, `shallow` or `resnet`.
     pub torso: TorsoKind,
-    /// A network of your own that looks at observations: a TorchScript file that
-    /// `examples/torchscript/export.py` wrote, in place of the torso.
+    /// Your own network to process observations, instead of the torso: a TorchScript file written
+    /// by `examples/torchscript/export.py`.
     pub torchscript: Option<String>,
     /// Factor on the number of filters of each convolution.
     pub width: usize,
     /// Zeros around the image before each convolution: a list with one number per convolution, or
-    /// `same` for TensorFlow's `SAME` padding; null takes the torso's own.
+    /// `same` for TensorFlow's `SAME` padding; null uses the torso's default.
     pub padding: Option<Padding>,
-    /// Sizes of the fully connected layers; null takes the torso's usual sizes.
+    /// Sizes of the fully connected layers; null uses the torso's default.
     pub hidden: Option<Vec<usize>>,
     /// What follows each fully connected layer: `relu` or `tanh`.
     pub activation: Activation,
@@ -40,20 +40,20 @@ pub struct NetConfig {
     pub lstm_forget_bias: f64,
     /// Feed the last action and the last reward, clipped to ±1, to the layers after the torso.
     pub last_action_reward: bool,
-    /// Orthogonal first weights; false takes PyTorch's default.
+    /// Orthogonal initial weights; false uses PyTorch's default.
     pub orthogonal: bool,
-    /// A torso of its own for the value, and an LSTM if there is one.
+    /// Give the value function its own torso, and its own LSTM if there is one.
     pub separate_critic: bool,
-    /// Bring observations to mean 0 and deviation 1 by running statistics, which are kept with
-    /// the weights.
+    /// Scale observations to mean 0 and standard deviation 1 by running statistics, which are
+    /// stored with the weights.
     pub normalize_observations: bool,
-    /// Logarithm of the first standard deviation of continuous actions. The actions' own bounds
-    /// clip what is drawn: with 1 and bounds of ±1 most actions are near full throttle.
+    /// Logarithm of the initial standard deviation of continuous actions. Sampled actions are
+    /// clipped to their bounds: with 1 and bounds of ±1 most of them are at a bound.
     pub initial_log_std: f64,
     /// Compute everything before the heads in bfloat16: about half the time where the hardware
     /// has it. Weights, heads and losses stay float32.
     pub bf16: bool,
-    /// Lay images out with the channels of a pixel together, which GPUs are faster with.
+    /// Store images with channels last, which is faster on GPUs.
     pub channels_last: bool,
 }
 

@@ -17,28 +17,28 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QNetConfig {
-    /// Which network looks at observations.
+    /// The network that processes observations.
     pub torso: TorsoKind,
-    /// A network of your own that looks at observations: a TorchScript file that
-    /// `examples/torchscript/export.py` wrote, in place of the torso.
+    /// Your own network to process observations, instead of the torso: a TorchScript file written
+    /// by `examples/torchscript/export.py`.
     pub torchscript: Option<String>,
     /// Factor on the number of filters of each convolution.
     pub width: usize,
     /// Zeros around the image before each convolution: a list with one number per convolution, or
-    /// `same` for TensorFlow's `SAME` padding; null takes the torso's own.
+    /// `same` for TensorFlow's `SAME` padding; null uses the torso's default.
     pub padding: Option<Padding>,
-    /// Sizes of the fully connected layers of the torso; null takes its usual sizes.
+    /// Sizes of the fully connected layers of the torso; null uses its default.
     pub hidden: Option<Vec<usize>>,
     /// What follows each fully connected layer: `relu` or `tanh`.
     pub activation: Activation,
     /// Layer normalisation after each fully connected layer and each convolution of the torso,
     /// outside residual blocks.
     pub layer_norm: bool,
-    /// Orthogonal first weights; false takes PyTorch's default. Noisy layers have their own.
+    /// Orthogonal initial weights; false uses PyTorch's default. Noisy layers have their own.
     pub orthogonal: bool,
     /// Separate streams for value and advantage.
     pub dueling: bool,
-    /// Advantages of illegal actions count as 0 in the mean that is subtracted (RELA); false takes
+    /// Advantages of illegal actions count as 0 in the mean that is subtracted (RELA); false uses
     /// them as they are.
     pub dueling_legal: bool,
     /// Factor on the gradient that the two streams send into the torso; rlpyt has 1/√2.
@@ -47,7 +47,7 @@ pub struct QNetConfig {
     pub advantage_bias: bool,
     /// Size of a hidden layer in the head, in each of its streams; 0 for none.
     pub head_hidden: usize,
-    /// Noisy layers in the head, whose deviations start at this over √inputs (σ₀); null for plain
+    /// Noisy layers in the head, whose standard deviations start at this over √inputs (σ₀); null for plain
     /// layers.
     pub noisy_sigma: Option<f64>,
     /// Deviations of noisy biases start at σ₀ over √outputs, as in Rainbow-IQN Ape-X; false divides
@@ -56,7 +56,7 @@ pub struct QNetConfig {
     /// Compute the torso in bfloat16: about half the time where the hardware has it. Weights,
     /// heads and losses stay float32.
     pub bf16: bool,
-    /// Lay images out with the channels of a pixel together, which GPUs are faster with.
+    /// Store images with channels last, which is faster on GPUs.
     pub channels_last: bool,
 }
 

@@ -13,7 +13,7 @@ use crate::{
     ShapeMismatch, layers::pad_same,
 };
 
-/// Which network looks at observations.
+/// The network that processes observations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TorsoKind {

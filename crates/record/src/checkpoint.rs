@@ -54,8 +54,8 @@ impl Default for Retention {
 pub struct Checkpoints {
     folder: PathBuf,
     retention: Retention,
-    /// Steps of checkpoints found damaged: they stay, but do not count among the last ones.
-    damaged: BTreeSet<u64>,
+    /// Steps of checkpoints found unusable: they stay, but do not count among the last ones.
+    unusable: BTreeSet<u64>,
     /// Files of the last checkpoint that need not be read again to know that they are whole.
     sound: Sound,
 }
@@ -86,14 +86,21 @@ impl Checkpoints {
         Ok(Self {
             folder: folder.to_owned(),
             retention,
-            damaged: BTreeSet::new(),
+            unusable: BTreeSet::new(),
             sound: Sound::default(),
         })
     }
 
     /// Begins the checkpoint of this step. It counts only once it is committed; a writer that
     /// is dropped before leaves nothing behind.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if the folder was deleted since it was opened.
     pub fn begin(&mut self, step: u64) -> Result<CheckpointWriter<'_>> {
+        if let Ok(false) = self.folder.try_exists() {
+            let path = self.folder.clone();
+            return Err(Error::Gone { path });
+        }
         let aside = self.folder.join(format!("{ASIDE}{}", folder_name(step)));
         if aside.exists() {
             fs::remove_dir_all(&aside).doing("remove", &aside)?;
@@ -137,9 +144,15 @@ impl Checkpoints {
             Ok((_, damaged)) | Err(Error::NoCheckpoint { damaged, .. }) => damaged.as_slice(),
             Err(_) => &[],
         };
-        self.damaged
+        self.unusable
             .extend(damaged.iter().filter_map(|one| step_of(&one.path)));
         found
+    }
+
+    /// The files of this step's checkpoint are as they were written, but what is in them cannot be
+    /// used: from now on it counts as damaged.
+    pub fn pass_over(&mut self, step: u64) {
+        self.unusable.insert(step);
     }
 
     /// Removes what need not be kept, and returns what went wrong with that. The newest
@@ -157,7 +170,7 @@ impl Checkpoints {
             if let Ok(manifest) = Manifest::read(&path) {
                 // The best one may be damaged where it does not matter for acting.
                 all.push(manifest.clone());
-                if !self.damaged.contains(&step) {
+                if !self.unusable.contains(&step) {
                     manifests.push(manifest);
                 }
             }
@@ -389,7 +402,7 @@ impl CheckpointWriter<'_> {
             let doomed = self.checkpoints.doom(&format!("{REPLACED}{name}"), &name);
             warnings.extend(doomed.err().map(|error| error.to_string()));
         }
-        self.checkpoints.damaged.remove(&self.step);
+        self.checkpoints.unusable.remove(&self.step);
         self.checkpoints.sound = std::mem::take(&mut self.sound);
         warnings.extend(self.checkpoints.retain(self.step));
         Ok(Committed { path, warnings })

@@ -345,16 +345,18 @@ fn by_settings(runs: Vec<Run>) -> BTreeMap<Vec<(String, String)>, Vec<Run>> {
 }
 
 /// Finds the settings below `path` in which runs differ, by their dotted names, with the value of
-/// each run. Where one run has a table and another has not, the whole table is one value.
+/// each run. Where one run has a table and another has not, the whole table is one value, and so is
+/// a schedule.
 fn find_differing(path: &str, values: &[&Value], found: &mut Vec<(String, Vec<String>)>) {
     if values.iter().all(|value| value == &values[0]) {
         return;
     }
-    let tables: Option<Vec<_>> = values.iter().map(|value| value.as_object()).collect();
+    let tables: Option<Vec<_>> = values
+        .iter()
+        .map(|value| value.as_object().filter(|_| schedule(value).is_none()))
+        .collect();
     let Some(tables) = tables else {
-        let texts = values
-            .iter()
-            .map(|value| value.to_string().replace('"', ""));
+        let texts = values.iter().map(|value| text(value));
         found.push((path.to_owned(), texts.collect()));
         return;
     };
@@ -371,6 +373,26 @@ fn find_differing(path: &str, values: &[&Value], found: &mut Vec<(String, Vec<St
             _ => find_differing(&format!("{path}.{key}"), &values, found),
         }
     }
+}
+
+/// A value as a label shows it.
+fn text(value: &Value) -> String {
+    schedule(value).unwrap_or_else(|| value.to_string().replace('"', ""))
+}
+
+/// A linear change over the run, `{start: 0.001, end: 0, by: 0.5}`, as `0.001→0 by 0.5`.
+fn schedule(value: &Value) -> Option<String> {
+    let table = value.as_object()?;
+    let known = |key: &String| ["start", "end", "by"].contains(&key.as_str());
+    if !table.keys().all(known) {
+        return None;
+    }
+    let number = |key| table.get(key).and_then(Value::as_f64);
+    let change = format!("{}→{}", number("start")?, number("end")?);
+    Some(match number("by") {
+        None | Some(1.0) => change,
+        Some(by) => format!("{change} by {by}"),
+    })
 }
 
 /// Sorts by seed, and keeps the newest run of each.
@@ -453,18 +475,42 @@ mod tests {
         assert_eq!(compared.groups[1].label(), "ppo algo.x=2 algo.y.x=3");
     }
 
-    /// A schedule and a number are two values of one setting.
+    /// A schedule and a number are two values of one setting, and so are two schedules.
     #[test]
-    fn a_table_beside_a_number_is_one_value() {
-        let rates = [json!(0.5), json!({"start": 0.002, "end": 0.0})];
+    fn a_schedule_is_one_value() {
+        let rates = [
+            json!(0.5),
+            json!({"start": 0.002, "end": 0.0}),
+            json!({"start": 0.002, "end": 1e-5, "by": 0.5}),
+            json!({"start": 0.003, "end": 0.0, "by": 1.0}),
+        ];
         let runs = rates.map(|rate| {
             let settings = json!({"algo": {"learning_rate": rate, "gamma": 0.99}});
             run("E", 1, settings, CART_POLE)
         });
         let compared = Comparison::of(runs.to_vec(), None).unwrap();
         let labels: Vec<String> = compared.groups.iter().map(Group::label).collect();
-        let schedule = "ppo learning_rate={start:0.002,end:0.0}";
-        assert_eq!(labels, ["ppo learning_rate=0.5", schedule]);
+        let expected = [
+            "ppo learning_rate=0.002→0",
+            "ppo learning_rate=0.002→0.00001 by 0.5",
+            "ppo learning_rate=0.003→0",
+            "ppo learning_rate=0.5",
+        ];
+        assert_eq!(labels, expected);
+        let schedules = Comparison::of(runs[1..].to_vec(), None).unwrap();
+        assert_eq!(schedules.groups[0].label(), expected[0]);
+    }
+
+    #[test]
+    fn a_table_beside_nothing_is_one_value() {
+        let priorities = [json!(null), json!({"alpha": 0.6})];
+        let runs = priorities.map(|priority| {
+            let settings = json!({"algo": {"priority": priority}});
+            run("E", 1, settings, CART_POLE)
+        });
+        let compared = Comparison::of(runs.to_vec(), None).unwrap();
+        let labels: Vec<String> = compared.groups.iter().map(Group::label).collect();
+        assert_eq!(labels, ["ppo priority=null", "ppo priority={alpha:0.6}"]);
     }
 
     #[test]

@@ -40,6 +40,16 @@ pub enum Error {
         /// The run folder.
         path: PathBuf,
     },
+    /// A folder that the run writes to disappeared.
+    #[error(
+        "the folder {} was deleted or moved while the run was writing to it; nothing more can be \
+         saved",
+        path.display()
+    )]
+    Gone {
+        /// The run folder, or that of its checkpoints.
+        path: PathBuf,
+    },
     /// A name that cannot become part of a path, a column or a file of a checkpoint.
     #[error("the {what} {name:?} cannot be used: {reason}")]
     BadName {
@@ -141,7 +151,7 @@ fn advice(source: &io::Error) -> &'static str {
         }
         io::ErrorKind::ReadOnlyFilesystem => ". Choose a folder on a writable disk",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            ". Free some disk space; a run continues from its last checkpoint with starling resume"
+            ". Free some disk space, or choose a folder on another disk"
         }
         io::ErrorKind::NotADirectory => ". Part of this path is a file; choose another folder",
         io::ErrorKind::NotFound => ". Check the path",

@@ -328,6 +328,21 @@ pub fn host_name() -> String {
 }
 
 pub(crate) const CONFIG: &str = "config.yaml";
+const LOCK: &str = ".lock";
+
+/// Refuses to continue where the folder of a run was deleted or moved: files that are open could
+/// still be written to, and nobody would ever see what is in them.
+///
+/// Who deletes a folder while something is written to it may leave some of it behind, so the
+/// folder alone proves nothing.
+pub(crate) fn check_is_there(run: &Path) -> Result<()> {
+    let is_gone = |name: &str| matches!(run.join(name).try_exists(), Ok(false));
+    if is_gone(CONFIG) && is_gone(LOCK) {
+        let path = run.to_owned();
+        return Err(Error::Gone { path });
+    }
+    Ok(())
+}
 
 /// The parts of `<name>-s<seed>-<utc>` or `<name>-s<seed>-<utc>-<suffix>`.
 struct FolderName<'a> {
@@ -389,7 +404,7 @@ fn lock(run: &Path) -> Result<Lock> {
             Err(TryLockError::Error(_)) => {}
         }
     }
-    let path = run.join(".lock");
+    let path = run.join(LOCK);
     loop {
         let file = OpenOptions::new()
             .create(true)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::csv::{CsvFile, CsvState};
 use crate::error::{Context, Result};
-use crate::folder::RunFolder;
+use crate::folder::{RunFolder, check_is_there};
 use crate::tensorboard::EventWriter;
 
 /// The first column of every table: environment steps, the x axis of all curves.
@@ -175,6 +175,7 @@ impl Window {
 /// Writes rows of metrics to `progress.csv`, `eval.csv` and TensorBoard.
 #[derive(Debug)]
 pub struct Recorder {
+    folder: PathBuf,
     progress: CsvFile,
     eval: CsvFile,
     events: EventWriter,
@@ -196,6 +197,7 @@ impl Recorder {
     /// Starts the files of a new run.
     pub fn create(run: &RunFolder) -> Result<Self> {
         Ok(Self {
+            folder: run.path().to_owned(),
             progress: CsvFile::create(run.progress_path()),
             eval: CsvFile::create(run.eval_path()),
             events: EventWriter::create(run.path())?,
@@ -207,6 +209,7 @@ impl Recorder {
     /// from the tables and, by a mark that TensorBoard understands, from its curves.
     pub fn resume(run: &RunFolder, state: RecorderState) -> Result<Self> {
         Ok(Self {
+            folder: run.path().to_owned(),
             progress: CsvFile::resume(run.progress_path(), state.progress)?,
             eval: CsvFile::resume(run.eval_path(), state.eval)?,
             events: EventWriter::resume(run.path(), state.last_step.map_or(0, |step| step + 1))?,
@@ -215,14 +218,22 @@ impl Recorder {
     }
 
     /// Records metrics of training at `step` environment steps.
+    ///
+    /// # Errors
+    /// [`Error::Gone`](crate::Error::Gone) if the run folder was deleted.
     pub fn log(&mut self, step: u64, row: &Row) -> Result<()> {
+        check_is_there(&self.folder)?;
         self.progress.append(&with_step(step, row))?;
         self.last_step = self.last_step.max(Some(step));
         self.events.scalars(step, row.entries())
     }
 
     /// Records the result of an evaluation: to `eval.csv`, and to TensorBoard under `eval/`.
+    ///
+    /// # Errors
+    /// [`Error::Gone`](crate::Error::Gone) if the run folder was deleted.
     pub fn log_eval(&mut self, step: u64, row: &Row) -> Result<()> {
+        check_is_there(&self.folder)?;
         self.eval.append(&with_step(step, row))?;
         self.last_step = self.last_step.max(Some(step));
         let tagged: Vec<(String, f64)> = row
@@ -412,6 +423,23 @@ mod tests {
         }
         assert_eq!(second.state(), recorder.state());
         assert_eq!(shown(events(&cut)), shown(events(&whole)));
+    }
+
+    #[test]
+    fn a_deleted_folder_is_an_error_although_the_files_are_open() {
+        let root = tempfile::tempdir().unwrap();
+        let run = run(root.path(), 1);
+        let mut recorder = Recorder::create(&run).unwrap();
+        record(&mut recorder, 0..4);
+        fs::remove_dir_all(run.path()).unwrap();
+        for error in [recorder.log(40, &row(40)), recorder.log_eval(40, &row(40))] {
+            let error = error.unwrap_err();
+            assert!(
+                matches!(&error, crate::Error::Gone { path } if path == run.path()),
+                "{error}"
+            );
+        }
+        assert!(!run.path().exists());
     }
 
     #[test]

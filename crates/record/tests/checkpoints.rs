@@ -489,6 +489,41 @@ fn damaged_ones_do_not_push_good_ones_out() {
     assert_eq!((newest.step(), damaged.len()), (200, 1));
 }
 
+/// With the last three kept and two of them passed over, the next three usable ones stay.
+#[test]
+fn ones_whose_content_is_unusable_do_not_push_good_ones_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = open(folder.path());
+    for step in [100, 200, 300] {
+        write(&mut checkpoints, step, None).unwrap();
+    }
+    for step in [200, 300] {
+        checkpoints.pass_over(step);
+    }
+    for step in [150, 175] {
+        write(&mut checkpoints, step, None).unwrap();
+    }
+    let kept = [100, 150, 175, 200, 300].map(|step| format!("{step:012}"));
+    assert_eq!(names(folder.path()), kept);
+    // Written again, they count.
+    write(&mut checkpoints, 200, None).unwrap();
+    let kept = [150, 175, 200, 300].map(|step| format!("{step:012}"));
+    assert_eq!(names(folder.path()), kept);
+}
+
+#[test]
+fn a_folder_that_was_deleted_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("checkpoints");
+    let mut checkpoints = open(&folder);
+    fs::remove_dir_all(&folder).unwrap();
+    let error = write(&mut checkpoints, 100, None).unwrap_err();
+    assert!(
+        matches!(&error, Error::Gone { path } if *path == folder),
+        "{error}"
+    );
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_an_error_and_the_previous_one_stays() {

@@ -25,7 +25,7 @@ pub struct ReplayConfig {
     /// Observations are stacks of this many frames (K), the newest one last, of which each frame
     /// is stored once; whole observations are stored if absent.
     pub frame_stack: Option<usize>,
-    /// Store observations compressed: less memory, slower draws.
+    /// Store observations compressed: less memory, slower sampling.
     pub compress: bool,
     /// Bytes that the replay may take; without a limit if absent. A plain replay that would
     /// take more is refused at the start. A compressed one drops its oldest steps earlier.
@@ -36,9 +36,9 @@ pub struct ReplayConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PriorityConfig {
-    /// Exponent of priorities (α): 0 draws uniformly, 1 in proportion.
+    /// Exponent of priorities (α): 0 samples uniformly, 1 in proportion.
     pub alpha: f64,
-    /// The smallest priority an entry can have, so that none is lost for good.
+    /// The smallest priority an entry can have, so that each can be sampled again.
     pub min_priority: f64,
     /// The largest priority an entry can have; null for no limit. rlpyt's is the δ of its Huber
     /// loss.
@@ -222,7 +222,10 @@ impl ReplayConfig {
             check(frames >= 2 && stacked, "frame_stack", frames, allowed)?;
         }
         let rows = self.smallest_ring();
-        let allowed = format!("at least {rows} for each of {streams} environments");
+        let allowed = format!(
+            "at least {} ({rows} for each of {streams} environments), or fewer environments",
+            rows.saturating_mul(streams)
+        );
         let fits = self.rows_per_stream(streams) >= rows;
         check(fits, "capacity_steps", self.capacity_steps, &allowed)?;
         if let Some(limit) = self.memory_limit_bytes {

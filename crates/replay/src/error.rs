@@ -53,7 +53,9 @@ pub enum ReplayError {
         b: usize,
     },
     /// Nothing can be drawn yet.
-    #[error("replay: nothing can be drawn yet ({steps} steps inserted, none has its successors)")]
+    #[error(
+        "replay: nothing can be sampled yet ({steps} steps inserted, none with all its next steps)"
+    )]
     Empty {
         /// Steps inserted so far.
         steps: u64,

@@ -337,7 +337,7 @@ impl Header {
     }
 
     fn restore(&self, replay: &Replay) -> Result<(), SnapshotError> {
-        let wrong = || SnapshotError::Content("its streams make no sense".into());
+        let wrong = || SnapshotError::Content("its streams are inconsistent".into());
         if self.rings.len() != replay.rings.len() {
             return Err(wrong());
         }

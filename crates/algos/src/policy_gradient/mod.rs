@@ -42,9 +42,9 @@ pub struct PolicyGradientConfig {
     pub value_coef: f64,
     /// Weight of the entropy bonus.
     pub entropy_coef: f64,
-    /// Largest norm of a gradient; null for no limit.
+    /// Maximum norm of the gradient; null for no limit.
     pub clip_norm: Option<f64>,
-    /// Divide rewards by the running deviation of discounted returns, which is kept with the
+    /// Divide rewards by the running standard deviation of discounted returns, which is kept with the
     /// weights.
     pub normalize_returns: bool,
     /// The optimiser.

@@ -40,7 +40,7 @@ pub struct Config {
     pub last_action_reward: bool,
     /// Learn values on the scale h(x) = sign(x)(√(|x| + 1) − 1) + εx.
     pub rescale: bool,
-    /// Where the loss turns from square to linear; null for the squared error.
+    /// Error at which the loss changes from quadratic to linear; null for the squared error.
     pub huber_delta: Option<f64>,
     /// The loss is the sum over the steps of a sequence, averaged over sequences (RELA); false
     /// averages over all steps.

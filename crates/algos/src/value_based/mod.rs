@@ -40,7 +40,7 @@ pub struct ValueConfig {
     pub replay_ratio: Option<f64>,
     /// Capacity of the replay in steps.
     pub capacity_steps: usize,
-    /// Store observations compressed: less memory, slower draws.
+    /// Store observations compressed: less memory, slower sampling.
     pub compress: bool,
     /// Memory limit of the replay in bytes; null for no limit.
     pub memory_limit_bytes: Option<u64>,
@@ -52,7 +52,7 @@ pub struct ValueConfig {
     pub learning_rate: Schedule,
     /// The optimiser; rlpyt's Adam has eps = 0.01 / batch_size.
     pub optimizer: OptimizerConfig,
-    /// Largest norm of a gradient; null for no limit.
+    /// Maximum norm of the gradient; null for no limit.
     pub clip_norm: Option<f64>,
     /// Choose the next action with the online network, value it with the target network.
     pub double: bool,
@@ -62,7 +62,7 @@ pub struct ValueConfig {
     pub target_tau: f64,
     /// Munchausen targets; null for the usual ones.
     pub munchausen: Option<Munchausen>,
-    /// Prioritised replay: draw transitions by their error; null draws uniformly.
+    /// Prioritized replay: sample transitions by their error; null samples uniformly.
     pub priority: Option<PriorityConfig>,
     /// Exponent of importance weights (β), possibly a schedule.
     pub priority_beta: Schedule,
@@ -77,9 +77,9 @@ pub struct ValueConfig {
     pub epsilon_hold_steps: u64,
     /// Steps over which ε decays.
     pub epsilon_decay_steps: u64,
-    /// ε decays to another value in each environment (rlpyt), instead of `epsilon_end`.
+    /// ε decays to a different value in each environment (rlpyt), instead of `epsilon_end`.
     pub epsilon_spread: Option<Spread>,
-    /// An ε of its own for each environment (Ape-X), instead of the decay.
+    /// A different constant ε for each environment (Ape-X), instead of the decay.
     pub epsilon_ladder: Option<Ladder>,
     /// Probability of a random action in evaluation.
     pub epsilon_eval: f64,
@@ -127,7 +127,7 @@ pub struct Ladder {
     pub move_steps: u64,
     /// Smallest ε.
     pub min: f64,
-    /// Divide by N instead of N − 1: no environment stands on the last rung.
+    /// Divide by N instead of N − 1, so that the last environment stays above the smallest ε.
     pub open_end: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The `starling` command: one file per subcommand.
 //!
 //! Results go to standard output, progress and errors to standard error. Exit codes: 0 for
-//! success, 1 for failure, 2 for a mistake in what the user wrote, 130 after Ctrl-C, SIGTERM or
-//! SIGHUP.
+//! success, 1 for failure, 2 for a mistake in what the user wrote, 130 after Ctrl-C, SIGTERM,
+//! SIGHUP, SIGUSR1 or SIGUSR2.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -120,7 +120,11 @@ pub fn main() -> ExitCode {
     let arguments = match Cli::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => {
-            note!("{}", mistakes::explain(&error, std::env::args().nth(1)));
+            let arguments = std::env::args_os().skip(1);
+            let arguments: Vec<String> = arguments
+                .map(|argument| argument.to_string_lossy().into_owned())
+                .collect();
+            note!("{}", mistakes::explain(&error, &arguments));
             return ExitCode::from(2);
         }
         Err(help) => {

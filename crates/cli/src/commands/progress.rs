@@ -76,8 +76,7 @@ impl Progress {
     /// Leaves the bar as the run left it: full if it reached its goal.
     pub(super) fn end(&mut self, outcome: &Result<Outcome, EngineError>) {
         if let (Some(bar), Ok(outcome)) = (&self.bar, outcome) {
-            let done = matches!(outcome.reason, Reason::Finished | Reason::Solved);
-            bar.draw(line(&outcome.status, done, columns()));
+            bar.draw(line(&outcome.status, Some(outcome.reason), columns()));
         }
         if let Some(bar) = &self.bar {
             bar.close();
@@ -143,7 +142,7 @@ impl Watcher for Progress {
         if let Some(bar) = &self.bar
             && self.drawn.is_none_or(|drawn| drawn.elapsed() > REDRAW)
         {
-            bar.draw(line(status, false, columns()));
+            bar.draw(line(status, None, columns()));
             self.drawn = Some(Instant::now());
         }
     }
@@ -175,8 +174,9 @@ fn columns() -> usize {
 }
 
 /// The line of the bar, at most `columns` wide: what does not fit is left out, the least
-/// important first.
-fn line(status: &Status, done: bool, columns: usize) -> String {
+/// important first. `ended` says why the run is over, if it is.
+fn line(status: &Status, ended: Option<Reason>, columns: usize) -> String {
+    let done = matches!(ended, Some(Reason::Finished | Reason::Solved));
     let (now, total) = (status.env_steps, status.total_steps.max(1));
     let share = match done {
         true => 1.0,
@@ -187,7 +187,7 @@ fn line(status: &Status, done: bool, columns: usize) -> String {
         false => format!("  {}/{} steps", grouped(now), grouped(total)),
     };
     let left = total.saturating_sub(now) as f64 / status.steps_per_second;
-    let eta = (!done && left.is_finite()).then(|| format!("  eta {}", duration(left)));
+    let eta = (ended.is_none() && left.is_finite()).then(|| format!("  eta {}", duration(left)));
     let percent = format!(" {:>3.0}%", (100.0 * share).floor());
     // In the order in which they are shown; the numbers say what is left out first.
     let mut fields = [
@@ -285,21 +285,21 @@ mod tests {
 
     #[test]
     fn the_line_fits_and_leaves_out_the_least_important() {
-        let text = line(&status(75_776, 200_000), false, 106);
+        let text = line(&status(75_776, 200_000), None, 106);
         assert_eq!(
             text,
             "━━━━━━━━━╸──────────────  37%  75,776/200,000 steps  131,408 steps/s  return -1479.6  \
              loss -0.001  eta 0s"
         );
-        let text = line(&status(9_115_776, 200_000_000), false, 76);
+        let text = line(&status(9_115_776, 200_000_000), None, 76);
         assert_eq!(
             text,
             "╸────────────   4%  9,115,776/200,000,000 steps  return -1479.6  eta 24m 12s"
         );
         for columns in 0..130 {
             for (now, total) in [(0, 1), (75_776, 200_000), (199_115_776, 200_000_000_000)] {
-                for done in [false, true] {
-                    let text = line(&status(now, total), done, columns);
+                for ended in [None, Some(Reason::Interrupted), Some(Reason::Finished)] {
+                    let text = line(&status(now, total), ended, columns);
                     assert!(text.chars().count() <= columns.max(5), "{columns}: {text}");
                 }
             }
@@ -308,10 +308,20 @@ mod tests {
 
     #[test]
     fn a_run_that_reached_its_goal_ends_with_a_full_bar() {
-        let text = line(&status(75_776, 200_000), true, 76);
+        let text = line(&status(75_776, 200_000), Some(Reason::Solved), 76);
         assert_eq!(
             text,
             "━━━━━━━━━━━ 100%  75,776 steps  131,408 steps/s  return -1479.6  loss -0.001"
+        );
+    }
+
+    #[test]
+    fn a_run_that_was_stopped_has_no_time_left() {
+        let text = line(&status(75_776, 200_000), Some(Reason::Interrupted), 106);
+        assert_eq!(
+            text,
+            "━━━━━━━━━╸──────────────  37%  75,776/200,000 steps  131,408 steps/s  return -1479.6  \
+             loss -0.001"
         );
     }
 

@@ -8,6 +8,8 @@ use starling_nets::{Device, DeviceChoice};
 use crate::engine::{Comparison, RunConfig, compare_devices};
 use crate::settings::{Request, resolve};
 
+use super::Usage;
+
 /// Updates of each comparison: on a GPU the first ones are computed directly, later ones replay
 /// what was recorded.
 const UPDATES: usize = 10;
@@ -31,6 +33,11 @@ struct Case {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let part = args.algo.unwrap_or_default();
+    let cases: Vec<Case> = cases().filter(|case| case.algo.contains(&part)).collect();
+    if cases.is_empty() {
+        return Err(Usage(format!("no algorithm's name contains '{part}'")).into());
+    }
     let device = args.device.resolve()?;
     if device == Device::Cpu {
         say!("comparing the CPU with itself: this tests the program, not a GPU");
@@ -46,16 +53,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         "records"
     );
     let mut failed = Vec::new();
-    let mut count = 0;
-    for case in cases() {
-        if args
-            .algo
-            .as_ref()
-            .is_some_and(|part| !case.algo.contains(part.as_str()))
-        {
-            continue;
-        }
-        count += 1;
+    let count = cases.len();
+    for case in cases {
         let task = task_name(&case);
         let compared =
             compare(&case, device).with_context(|| format!("{} on {task}", case.algo))?;
@@ -73,12 +72,6 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         if !compared.agrees() {
             failed.push(format!("{} on {task}", case.algo));
         }
-    }
-    if count == 0 {
-        bail!(
-            "no algorithm's name contains '{}'",
-            args.algo.unwrap_or_default()
-        );
     }
     if !failed.is_empty() {
         bail!("{} of {count} differ: {}", failed.len(), failed.join(", "));

@@ -3,31 +3,36 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-/// A flag that the first Ctrl-C, SIGTERM or SIGHUP sets. `acknowledge` is called with a message
-/// at once: a round can take long, and until it ends nothing else shows that the signal arrived.
+/// A flag that the first of these signals sets: Ctrl-C, SIGTERM, SIGHUP, and SIGUSR1 and SIGUSR2,
+/// by which job schedulers announce a time limit. `acknowledge` is called with a message at once:
+/// a round can take long, and until it ends nothing else shows that the signal arrived.
 ///
-/// A second Ctrl-C or SIGTERM ends the program without a checkpoint. A second SIGHUP does not: a
-/// terminal that is closed sends it once from the shell and once from the kernel.
+/// A second Ctrl-C or SIGTERM ends the program without a checkpoint. The other signals never do:
+/// a terminal that is closed sends SIGHUP once from the shell and once from the kernel, and a
+/// scheduler that announced the time limit sends SIGTERM when it is reached.
 pub(super) fn stop_flag(
     acknowledge: impl Fn(&str) + Send + 'static,
 ) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    if !is_ignored(SIGHUP) {
-        signals.add_signal(SIGHUP)?;
+    for signal in [SIGHUP, SIGUSR1, SIGUSR2] {
+        if !is_ignored(signal) {
+            signals.add_signal(signal)?;
+        }
     }
     let watch = move || {
         let mut asked = false;
         for signal in signals.forever() {
-            if signal != SIGHUP && asked {
+            let insists = matches!(signal, SIGINT | SIGTERM);
+            if insists && asked {
                 // Without the exit handlers of libraries whose threads are still at work.
                 signal_hook::low_level::exit(130);
             }
-            asked |= signal != SIGHUP;
+            asked |= insists;
             if !flag.swap(true, Ordering::Relaxed) {
                 acknowledge(
                     "stopping after this round (Ctrl-C again: quit now, without a checkpoint)",

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use crate::record::RunFolder;
 use crate::settings::{self, Request};
@@ -67,7 +68,11 @@ pub(super) struct Wanted {
     #[arg(long, value_parser = devices(), hide_possible_values = true)]
     device: Option<String>,
     /// Settings, applied last: algo.learning_rate=0.001 mode=threads envs=32 …
-    #[arg(value_name = "KEY=VALUE")]
+    #[arg(
+        value_name = "KEY=VALUE",
+        value_parser = setting_names(),
+        hide_possible_values = true
+    )]
     overrides: Vec<String>,
 }
 
@@ -122,6 +127,15 @@ fn algo_names() -> Offered {
             .map(|algo| algo.name)
             .collect()
     })
+}
+
+/// Of every algorithm and family of environments: a completion script does not know which.
+fn setting_names() -> Offered {
+    static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let keys = settings::names::assignable().into_iter();
+        keys.map(|key| key + "=").collect()
+    });
+    Offered(|| NAMES.iter().map(String::as_str).collect())
 }
 
 #[derive(Clone)]

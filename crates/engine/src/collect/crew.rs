@@ -226,7 +226,7 @@ impl Crew {
     /// Continues from a snapshot; false if some environment could not be saved and starts a new
     /// episode.
     pub(crate) fn restore(&mut self, snapshot: &ActorSnapshot) -> Result<bool, Unusable> {
-        let differs = || Unusable("it is of other environments or another network".into());
+        let differs = || Unusable("it belongs to other environments or another network".into());
         if snapshot.rngs.len() != self.rngs.len() {
             return Err(differs());
         }

@@ -163,7 +163,7 @@ impl ReplayFeed {
                 None if patience.spend(began) => {}
                 None => {
                     let seconds = self.patience.as_secs();
-                    let reason = format!("nothing was drawn for {seconds} s (stall_timeout_s)");
+                    let reason = format!("no batch was ready within {seconds} s (stall_timeout_s)");
                     return Err(EngineError::Prefetch(reason));
                 }
             }

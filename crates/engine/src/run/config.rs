@@ -8,7 +8,7 @@ use starling_envs::{Env, EnvOptions, EnvSpec};
 use starling_nets::DeviceChoice;
 use starling_replay::{RateLimiter, ReplayError};
 
-use super::memory::fits;
+use super::memory::{fits, rollouts_fit};
 use crate::EngineError;
 use crate::collect::central::GROUPS;
 use crate::learn::replay_layout;
@@ -55,7 +55,7 @@ pub struct Settings {
     pub envs: usize,
     /// Threads that step environments (not with `serial`); 0 for one per core.
     pub threads: usize,
-    /// Keep each of those threads on a core of its own.
+    /// Pin each of those threads to its own core.
     pub pin_threads: bool,
     /// `auto`, `cpu` or `cuda:N`.
     pub device: DeviceChoice,
@@ -64,8 +64,8 @@ pub struct Settings {
     pub tf32: bool,
     /// Threads of one libtorch operation of the learner; 0 chooses by mode and cores.
     pub torch_threads: usize,
-    /// With `asynchronous` and a replay: threads that store steps, and draw batches and bring them
-    /// to the device ahead of the learner; 0 leaves all of that to the learner.
+    /// With `asynchronous` and a replay: threads that insert steps into the replay, sample batches
+    /// and send them to the device ahead of the learner; 0 leaves all of that to the learner.
     pub prefetch_threads: usize,
     /// With `asynchronous` and a replay: updates between two publications of the weights.
     pub publish_every_updates: u64,
@@ -80,7 +80,7 @@ pub struct Settings {
     /// What happens when an environment reports an error: `stop` ends the run with the reason,
     /// `restart` cuts the episode off and restarts the environment. A panic always ends the run.
     pub on_env_error: OnEnvError,
-    /// With `on_env_error: restart`: most restarts in the whole run.
+    /// With `on_env_error: restart`: maximum number of restarts in the whole run.
     pub max_env_restarts: u64,
     /// Evaluation on environments of its own.
     pub eval: EvalConfig,
@@ -288,7 +288,7 @@ impl RunConfig {
             good,
             "stall_timeout_s",
             patience,
-            "over 0 and at most 1000000",
+            "above 0 and at most 1000000",
         )?;
         let env = self.env_spec()?.make(&self.env);
         let env = env.map_err(|error| ConfigError::Misfit(format!("env: {error}")))?;
@@ -300,19 +300,16 @@ impl RunConfig {
         self.check_minibatches(algorithm.experience())?;
         match algorithm.experience() {
             Experience::Rollouts { steps } => {
-                fits("algo.rollout_steps", steps, step.saturating_mul(s.envs))?;
+                rollouts_fit(steps, s.envs, step)?;
             }
             Experience::Transitions(needs) => {
                 let layout = replay_layout(&*algorithm, &spaces, s.envs);
                 let memory = needs.replay.memory(&layout);
                 let row = memory.total_bytes() as usize / memory.rows.max(1);
-                fits("algo.capacity_steps", needs.replay.capacity_steps, row)?;
+                let capacity = needs.replay.capacity_steps;
+                fits("algo.capacity_steps", capacity, capacity, row, "")?;
                 needs.replay.validate(&layout).map_err(in_algo)?;
-                fits(
-                    "algo.rollout_steps",
-                    needs.steps,
-                    step.saturating_mul(s.envs),
-                )?;
+                rollouts_fit(needs.steps, s.envs, step)?;
                 RateLimiter::new(needs.rate).map_err(in_algo)?;
             }
         }
@@ -372,8 +369,8 @@ impl RunConfig {
             s.prefetch_threads == 0 || free && s.prefetch_threads <= 64,
             "prefetch_threads",
             s.prefetch_threads,
-            "at most 64, and only with asynchronous=true and without fixed_lag: what is drawn \
-             ahead depends on the speed of the machine",
+            "at most 64, and only with asynchronous=true and without fixed_lag: what is \
+             prefetched depends on the speed of the machine",
         )?;
         require(
             s.publish_every_updates >= 1,

@@ -4,18 +4,44 @@ use std::path::Path;
 
 use starling_algos::{ConfigError, require};
 
-/// Refuses a number of rows that this machine's memory cannot hold.
-pub(super) fn fits(key: &str, rows: usize, row_bytes: usize) -> Result<(), ConfigError> {
+/// Refuses rollouts that this machine's memory cannot hold, and names the larger of their two
+/// dimensions.
+pub(super) fn rollouts_fit(
+    steps: usize,
+    envs: usize,
+    step_bytes: usize,
+) -> Result<(), ConfigError> {
+    let rows = steps.saturating_mul(envs);
+    match envs > steps {
+        true => {
+            let hint = format!(" for rollouts of {steps} steps (algo.rollout_steps)");
+            fits("envs", envs, rows, step_bytes, &hint)
+        }
+        false => {
+            let hint = format!(" for rollouts of {envs} environments (envs)");
+            fits("algo.rollout_steps", steps, rows, step_bytes, &hint)
+        }
+    }
+}
+
+/// Refuses a setting for which memory would have to hold more rows than this machine's can.
+pub(super) fn fits(
+    key: &str,
+    value: usize,
+    rows: usize,
+    row_bytes: usize,
+    hint: &str,
+) -> Result<(), ConfigError> {
     let Some(memory) = memory_bytes() else {
         return Ok(());
     };
     let wanted = rows.saturating_mul(row_bytes.max(1));
     let allowed = format!(
-        "what fits into memory: it would take {:.1} GB of {:.1}",
+        "what fits into memory: it would take {:.1} GB of {:.1}{hint}",
         wanted as f64 / 1e9,
         memory as f64 / 1e9
     );
-    require(wanted <= memory, key, rows, &allowed)
+    require(wanted <= memory, key, value, &allowed)
 }
 
 /// Memory that this process may use, where the system says how much: the machine's, less if a

@@ -93,6 +93,7 @@ impl Training {
                             failure = Some(error);
                         }
                         unusable.insert(before);
+                        checkpoints.pass_over(before);
                     }
                 }
             }

@@ -186,7 +186,7 @@ pub(crate) fn read(
         restored.exact = actor.restore(&snapshot)?;
     }
     if let Feed::Replay(feed) = &mut learning.feed {
-        let missing = || Unusable("it is of an algorithm without a replay".into());
+        let missing = || Unusable("it was written by an algorithm without a replay".into());
         feed.rng = state.replay_rng.ok_or_else(missing)?;
         let newest = checkpoint.files().filter_map(part_number).max();
         let newest = part_name(newest.ok_or_else(missing)?);
@@ -264,7 +264,11 @@ fn from_safetensors(bytes: &[u8]) -> Result<Saved, Unusable> {
             Dtype::I64 => DType::I64,
             Dtype::F32 => DType::F32,
             Dtype::F64 => DType::F64,
-            other => return Err(Unusable(format!("'{name}' is of the type {other:?}"))),
+            other => {
+                return Err(Unusable(format!(
+                    "'{name}' has the type {other:?}, which is not supported"
+                )));
+            }
         };
         let mut array = Array::zeros(dtype, view.shape());
         if array.bytes().len() != view.data().len() {
