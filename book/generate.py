@@ -39,6 +39,9 @@ TITLES = {
 }
 # Algorithms that have the shared settings of value-based algorithms: the file whose comment describes
 # them, and the file with their own settings.
+# Algorithms with the shared settings of policy gradients.
+POLICY_GRADIENT = ("a2c", "appo", "impala", "ppo")
+
 VALUE_BASED = {
     "apex-dqn": ("apex", "dqn"),
     "apex-rainbow": ("apex", "c51"),
@@ -270,6 +273,8 @@ def algorithm(name: str, program: Program, source: Source) -> str:
     fields = Only(source, path).fields("algos", "Config")
     if name in VALUE_BASED:
         fields = source.fields("algos", "ValueConfig") + fields
+    if name in POLICY_GRADIENT:
+        fields = source.fields("algos", "PolicyGradientConfig") + fields
     usual = program.defaults("ppo")["algo"]["optimizer"]
     rows = []
     for field, kind, words in fields:
