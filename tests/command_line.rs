@@ -459,12 +459,16 @@ fn an_ignored_hangup_stays_ignored() {
 #[test]
 fn the_selftest_compares_and_needs_the_device() {
     let folder = tempfile::tempdir().unwrap();
-    let same = run(
-        folder.path(),
-        &["selftest", "--device", "cpu", "--algo", "pqn"],
-    );
+    let command = ["selftest", "--device", "cpu", "--algo", "pqn"];
+    let same = run(folder.path(), &command);
     assert!(same.status.success(), "{}", stderr(&same));
-    assert!(stdout(&same).contains("1 of 1 agree after 10 updates each"));
+    let said = stdout(&same);
+    assert!(
+        said.contains("1 of 1 agree after 10 updates each"),
+        "{said}"
+    );
+    assert!(said.contains("mean return of 100 games"), "{said}");
+    assert!(!said.contains("NOT LEARNED"), "{said}");
     let missing = run(folder.path(), &["selftest", "--device", "cuda:99"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(stderr(&missing).contains("cuda:99 was requested"));

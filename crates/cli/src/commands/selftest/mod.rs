@@ -1,4 +1,6 @@
-//! `starling selftest`: does a device compute what the CPU computes?
+//! `starling selftest`: does a device compute what the CPU computes, and do algorithms learn there?
+
+mod learning;
 
 use std::process::ExitCode;
 
@@ -23,6 +25,16 @@ pub(super) struct Args {
     /// Only algorithms whose names contain this
     #[arg(long, value_name = "NAME")]
     algo: Option<String>,
+
+    /// Only one half: `compare` with the CPU, or `learn` a game
+    #[arg(long, value_name = "HALF")]
+    only: Option<Half>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Half {
+    Compare,
+    Learn,
 }
 
 /// One comparison: an algorithm, an environment, settings.
@@ -34,14 +46,40 @@ struct Case {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let part = args.algo.unwrap_or_default();
-    let cases: Vec<Case> = cases().filter(|case| case.algo.contains(&part)).collect();
-    if cases.is_empty() {
+    let algos = crate::algos::registry::all().into_iter();
+    let algos: Vec<&str> = algos
+        .map(|spec| spec.name)
+        .filter(|name| name.contains(&part))
+        .collect();
+    if algos.is_empty() {
         return Err(Usage(format!("no algorithm's name contains '{part}'")).into());
     }
     let device = args.device.resolve()?;
     if device == Device::Cpu {
         say!("comparing the CPU with itself: this tests the program, not a GPU");
     }
+    let mut failed = Vec::new();
+    if args.only != Some(Half::Learn) {
+        let differ = compare_all(&part, device)?;
+        failed.extend(differ.into_iter().map(|case| format!("{case} differs")));
+    }
+    if args.only != Some(Half::Compare) {
+        let device = args.device.to_string();
+        let missed = learning::check(&algos, &device)?;
+        failed.extend(
+            missed
+                .into_iter()
+                .map(|algo| format!("{algo} did not learn")),
+        );
+    }
+    if !failed.is_empty() {
+        bail!("{}", failed.join(", "));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Compares every case with the CPU. Returns those that differ.
+fn compare_all(part: &str, device: Device) -> anyhow::Result<Vec<String>> {
     say!(
         "{:<16} {:<35} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "algorithm",
@@ -52,9 +90,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         "actions",
         "records"
     );
-    let mut failed = Vec::new();
-    let count = cases.len();
-    for case in cases {
+    let (mut failed, mut count) = (Vec::new(), 0);
+    for case in cases().filter(|case| case.algo.contains(part)) {
         let task = task_name(&case);
         let compared =
             compare(&case, device).with_context(|| format!("{} on {task}", case.algo))?;
@@ -69,15 +106,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             compared.actions,
             compared.records
         );
+        count += 1;
         if !compared.agrees() {
             failed.push(format!("{} on {task}", case.algo));
         }
     }
-    if !failed.is_empty() {
-        bail!("{} of {count} differ: {}", failed.len(), failed.join(", "));
-    }
-    say!("{count} of {count} agree after {UPDATES} updates each");
-    Ok(ExitCode::SUCCESS)
+    let agree = count - failed.len();
+    say!("{agree} of {count} agree after {UPDATES} updates each");
+    Ok(failed)
 }
 
 /// Every algorithm on MinAtar; policy gradients also with a memory, with continuous actions and
