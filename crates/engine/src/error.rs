@@ -7,7 +7,7 @@ use starling_envs::EnvError;
 use starling_nets::{DeviceError, ShapeMismatch};
 use starling_replay::{ReplayError, SnapshotError};
 
-use crate::TransportError;
+use crate::link::LinkError;
 use crate::link::patience::Still;
 
 /// What ends a run before its time.
@@ -63,7 +63,7 @@ pub enum EngineError {
     Weights(String),
     /// Actors and learner lost each other.
     #[error(transparent)]
-    Transport(#[from] TransportError),
+    Link(#[from] LinkError),
     /// Files of the run could not be written or read.
     #[error(transparent)]
     Record(#[from] starling_record::Error),

@@ -2,28 +2,26 @@
 //!
 //! It knows environments and algorithms only through their traits and tables, never by name.
 //!
-//! Read first: [`Actor`] (one batch of environments and a policy, filling rollouts),
-//! [`Transport`] (how rollouts and weights pass between actors and the learner), [`Training`]
-//! (the loop of a run: collect, learn, log, evaluate, checkpoint).
+//! Read first: [`Actor`] (one batch of environments and a policy, filling rollouts), [`link`]
+//! (what actors and the learner need of each other), [`Training`] (the loop of a run: collect,
+//! learn, log, evaluate, checkpoint).
 
 mod collect;
 mod error;
 mod learn;
-mod link;
+pub mod link;
 mod measure;
 mod run;
 mod save;
 
-pub use collect::actor::Actor;
-pub use collect::crew::{CollectError, Place};
+pub use collect::{Actor, CollectError, serve};
 pub use error::EngineError;
-pub use link::{InProcess, Parcel, Transport, TransportError, Wanted, Weights};
-pub use measure::limits::{Limits, limits};
-pub use measure::profile::{Profile, Spent};
-pub use measure::selftest::{Comparison, compare_devices};
+pub use link::{Place, Weights};
+pub use measure::{Comparison, Limits, Profile, Spent, compare_devices, limits};
 pub use run::Training;
 pub use run::config::{
-    CheckpointConfig, EvalConfig, Mode, OnEnvError, RunConfig, Settings, merge as merge_settings,
+    CheckpointConfig, EvalConfig, Mode, OnActorLoss, OnEnvError, RunConfig, Settings,
+    merge as merge_settings,
 };
 pub use run::evaluate::{
     Episodes, Evaluation, evaluate, evaluate_checkpoint, policy_of_checkpoint,

@@ -7,9 +7,9 @@ use starling_algos::{Algorithm, Part, Policy};
 use starling_envs::{EnvError, EnvOptions, EnvSpec, Episode, RestartBudget, Rollout, VecEnv};
 use starling_nets::Device;
 
-use super::crew::{CollectError, Crew, Place, Recruits, rollout_steps};
-use crate::Weights;
-use crate::measure::profile::Profile;
+use super::crew::{CollectError, Crew, Recruits, rollout_steps};
+use crate::link::{Place, Weights};
+use crate::measure::Profile;
 
 /// Steps its environments with its policy and fills one rollout after the other.
 pub struct Actor {

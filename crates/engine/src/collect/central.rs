@@ -6,8 +6,8 @@
 //! Each group is cut into more crews than there are threads, and a free thread takes the next
 //! waiting crew: where a new episode begins, a step takes many times longer.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
@@ -15,10 +15,12 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use starling_algos::{Part, Policy};
 use starling_envs::Pulse;
 
-use crate::collect::crew::{CollectError, Crew};
-use crate::collect::pool::{Pace, Station};
+use super::crew::{CollectError, Crew};
+use super::local::{panic_message, pin_to_core};
+use super::serve::Station;
+use crate::EngineError;
 use crate::link::patience::SLICE;
-use crate::{EngineError, Parcel, Transport as _, TransportError};
+use crate::link::{Lease, LinkError, Pace, Parcel};
 
 /// Groups of environments that take turns.
 pub(crate) const GROUPS: usize = 2;
@@ -45,8 +47,10 @@ struct Group {
     crews: Vec<Option<Box<Crew>>>,
     /// The row whose actions come next.
     t: usize,
-    /// Number of the rollout under way.
-    rollout: u64,
+    /// Number of the parcel under way.
+    number: u64,
+    /// Steps of the run when the rollout under way began.
+    env_steps: u64,
     /// The rollout is begun; if not, it waits for weights.
     begun: bool,
     /// Used buffers for the next rollout.
@@ -65,7 +69,7 @@ struct Job {
 struct Done {
     group: usize,
     number: usize,
-    crew: Result<Box<Crew>, CollectError>,
+    crew: Result<Box<Crew>, EngineError>,
 }
 
 impl Central {
@@ -79,7 +83,8 @@ impl Central {
         let groups = crews.into_iter().map(|crews| Group {
             crews: crews.into_iter().map(|crew| Some(Box::new(crew))).collect(),
             t: 0,
-            rollout: 0,
+            number: 0,
+            env_steps: 0,
             begun: false,
             spares: Vec::new(),
         });
@@ -91,10 +96,6 @@ impl Central {
         }
     }
 
-    pub(crate) fn groups(&self) -> usize {
-        self.groups.len()
-    }
-
     /// What shows whether the environments are moving.
     pub(crate) fn pulses(&self) -> impl Iterator<Item = Arc<Pulse>> {
         let crews = self
@@ -104,40 +105,51 @@ impl Central {
         crews.map(|crew| Arc::clone(crew.pulse()))
     }
 
-    /// Starts all threads.
-    pub(crate) fn start(
-        self: Box<Self>,
-        station: &Station,
-    ) -> Result<Vec<JoinHandle<()>>, TransportError> {
-        let (jobs, todo) = unbounded();
-        let (done, results) = unbounded();
-        let mut handles = Vec::new();
-        for thread in 0..self.threads {
-            let (its_station, todo, done) = (station.clone(), todo.clone(), done.clone());
-            let name = format!("envs-{thread}");
-            let who = name.clone();
-            let work = move || {
-                its_station.guard(&who, || {
-                    step(&its_station, &todo, &done);
-                    Ok(())
-                });
-            };
-            handles.push(station.spawn(name, thread, work)?);
-        }
-        let core = self.threads;
-        let its_station = station.clone();
-        let work = move || {
-            its_station.guard("central", || self.run(&its_station, &jobs, &results));
-        };
-        handles.push(station.spawn("central".into(), core, work)?);
-        Ok(handles)
+    /// All crews that are not away.
+    pub(super) fn crews_mut(&mut self) -> impl Iterator<Item = &mut Crew> {
+        let crews = self.groups.iter_mut().flat_map(|group| &mut group.crews);
+        crews.flatten().map(|crew| &mut **crew)
     }
 
-    /// What the acting thread does.
-    fn run(
+    /// Collects until the run ends; each lease is the place of one group. The calling thread acts,
+    /// and others step.
+    pub(super) fn run(
+        self,
+        station: &Station,
+        leases: &[Lease],
+        pin: bool,
+    ) -> Result<(), EngineError> {
+        let (jobs, todo) = unbounded();
+        let (done, results) = unbounded();
+        if pin {
+            pin_to_core(self.threads);
+        }
+        std::thread::scope(|scope| {
+            for thread in 0..self.threads {
+                let (todo, done) = (todo.clone(), done.clone());
+                let name = format!("envs-{thread}");
+                let work = move || {
+                    if pin {
+                        pin_to_core(thread);
+                    }
+                    step(station, thread, &todo, &done);
+                };
+                let builder = std::thread::Builder::new().name(name.clone());
+                let started = builder.spawn_scoped(scope, work);
+                started.map_err(|error| {
+                    EngineError::Thread(format!("{name} did not start: {error}"))
+                })?;
+            }
+            // The threads end with the last of what they are given to do.
+            self.act_for_all(station, leases, jobs, &results)
+        })
+    }
+
+    fn act_for_all(
         mut self,
         station: &Station,
-        jobs: &Sender<Job>,
+        leases: &[Lease],
+        jobs: Sender<Job>,
         results: &Receiver<Done>,
     ) -> Result<(), EngineError> {
         starling_nets::set_threads(self.torch_threads);
@@ -147,31 +159,32 @@ impl Central {
             let group = &mut self.groups[turn];
             let steps = group.rollout_steps();
             if group.begun && group.t == steps {
-                self.deliver(turn, station)?;
+                self.deliver(turn, station, &leases[turn])?;
             }
             // In lockstep the weights of the next round need the rollouts of all groups.
-            let waits = station.pace != Pace::Free && self.is_behind(turn);
+            let waits = station.pace != Pace::Free && self.is_ahead(turn, leases);
             if !self.groups[turn].begun && !waits {
                 let began = Instant::now();
-                let weights = station.weights(self.groups[turn].rollout)?;
+                let round = leases[turn].first_round + self.groups[turn].number;
+                let (weights, env_steps) = station.weights(&leases[turn], round)?;
                 station.profile.add("central", "wait", began.elapsed());
                 if version != Some(weights.version) {
                     self.policy.load(&weights.values)?;
                     version = Some(weights.version);
                 }
-                self.groups[turn].begin(weights.version)?;
+                self.groups[turn].begin(weights.version, env_steps)?;
             }
             if self.groups[turn].begun {
-                self.act(turn, station, jobs);
+                self.act(turn, station, &jobs);
             }
         }
         Ok(())
     }
 
     /// Whether some other group is still in an earlier round.
-    fn is_behind(&self, turn: usize) -> bool {
-        let round = self.groups[turn].rollout;
-        self.groups.iter().any(|group| group.rollout < round)
+    fn is_ahead(&self, turn: usize, leases: &[Lease]) -> bool {
+        let round = |turn: usize| leases[turn].first_round + self.groups[turn].number;
+        (0..self.groups.len()).any(|other| round(other) < round(turn))
     }
 
     /// Waits until all crews of a group are back.
@@ -186,8 +199,8 @@ impl Central {
             match results.recv_timeout(SLICE) {
                 Ok(done) => self.groups[done.group].crews[done.number] = Some(done.crew?),
                 // The learner watches over the environments and ends the run if one is stuck.
-                Err(RecvTimeoutError::Timeout) if !station.transport.is_closed() => {}
-                Err(_) => return Err(TransportError::Closed.into()),
+                Err(RecvTimeoutError::Timeout) if !station.link.is_closed() => {}
+                Err(_) => return Err(LinkError::Closed.into()),
             }
         }
         station.profile.add("central", "wait", began.elapsed());
@@ -195,16 +208,21 @@ impl Central {
     }
 
     /// Sends a group's full rollouts to the learner.
-    fn deliver(&mut self, turn: usize, station: &Station) -> Result<(), EngineError> {
+    fn deliver(
+        &mut self,
+        turn: usize,
+        station: &Station,
+        lease: &Lease,
+    ) -> Result<(), EngineError> {
         let began = Instant::now();
         let group = &mut self.groups[turn];
-        let (t, env_steps) = (group.t, station.steps());
-        let mut parts = group.parts(t, env_steps);
+        let mut parts = group.parts(group.t);
         self.policy.finish(turn, &mut parts);
         drop(parts);
         let crews = group.crews.iter_mut().flatten();
         let mut parcel = Parcel {
-            actor: turn,
+            lease: lease.id,
+            number: group.number,
             rollouts: Vec::new(),
             episodes: Vec::new(),
         };
@@ -216,10 +234,10 @@ impl Central {
         }
         station.profile.add("central", "publish", began.elapsed());
         let began = Instant::now();
-        let spares = station.transport.send(parcel, station.patience)?;
+        let spares = station.link.send(parcel, station.patience)?;
         station.profile.add("central", "wait", began.elapsed());
         group.spares = spares.unwrap_or_default();
-        group.rollout += 1;
+        group.number += 1;
         group.t = 0;
         group.begun = false;
         Ok(())
@@ -230,7 +248,7 @@ impl Central {
         let began = Instant::now();
         let group = &mut self.groups[turn];
         let t = group.t;
-        let mut parts = group.parts(t, station.steps());
+        let mut parts = group.parts(t);
         self.policy.act_together(t, turn, &mut parts);
         drop(parts);
         station.profile.add("central", "infer", began.elapsed());
@@ -256,22 +274,24 @@ impl Group {
         first.map_or(0, |crew| crew.rollout().steps())
     }
 
-    fn begin(&mut self, version: u64) -> Result<(), CollectError> {
+    fn begin(&mut self, version: u64, env_steps: u64) -> Result<(), CollectError> {
         for crew in self.crews.iter_mut().flatten() {
             crew.begin(version)?;
         }
         self.begun = true;
+        self.env_steps = env_steps;
         Ok(())
     }
 
-    fn parts(&mut self, t: usize, env_steps: u64) -> Vec<Part<'_>> {
+    fn parts(&mut self, t: usize) -> Vec<Part<'_>> {
+        let env_steps = self.env_steps;
         let crews = self.crews.iter_mut().flatten();
         crews.map(|crew| crew.part(t, env_steps)).collect()
     }
 }
 
 /// What a thread that only steps environments does.
-fn step(station: &Station, todo: &Receiver<Job>, done: &Sender<Done>) {
+fn step(station: &Station, thread: usize, todo: &Receiver<Job>, done: &Sender<Done>) {
     loop {
         let began = Instant::now();
         let Ok(job) = todo.recv() else {
@@ -280,12 +300,22 @@ fn step(station: &Station, todo: &Receiver<Job>, done: &Sender<Done>) {
         station.profile.add("environments", "wait", began.elapsed());
         let began = Instant::now();
         let mut crew = job.crew;
-        let stepped = crew.step(job.t);
+        let stepped = catch_unwind(AssertUnwindSafe(|| crew.step(job.t)));
         station.profile.add("environments", "step", began.elapsed());
+        let crew = match stepped {
+            Ok(Ok(())) => Ok(crew),
+            Ok(Err(error)) => Err(error.into()),
+            Err(panic) => {
+                let said = panic_message(&*panic);
+                Err(EngineError::Thread(format!(
+                    "envs-{thread} panicked: {said}"
+                )))
+            }
+        };
         let answer = Done {
             group: job.group,
             number: job.number,
-            crew: stepped.map(|()| crew).map_err(CollectError::from),
+            crew,
         };
         if done.send(answer).is_err() {
             return;

@@ -13,6 +13,7 @@ use starling_nets::ShapeMismatch;
 use starling_tree::{Array, Spec, Tree};
 
 use crate::error::Unusable;
+use crate::link::Place;
 
 /// A batch of environments with everything that collecting needs but a policy.
 pub(crate) struct Crew {
@@ -25,17 +26,6 @@ pub(crate) struct Crew {
     started: bool,
     /// The run is to stop: what need not be done now is left out.
     hurry: Arc<AtomicBool>,
-}
-
-/// Which environments of the run an actor has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Number of its first environment.
-    pub first_env: usize,
-    /// How many it has.
-    pub envs: usize,
-    /// Environments of the whole run.
-    pub total_envs: usize,
 }
 
 /// Everything from which an actor continues exactly.
@@ -141,6 +131,11 @@ impl Crew {
     /// Shows whether the environments are moving.
     pub(crate) fn pulse(&self) -> &Arc<Pulse> {
         self.envs.pulse()
+    }
+
+    /// Shows it there from now on.
+    pub(crate) fn set_pulse(&mut self, pulse: Arc<Pulse>) {
+        self.envs.set_pulse(pulse);
     }
 
     pub(crate) fn rollout(&self) -> &Rollout {

@@ -1,7 +1,30 @@
 //! The actors' side: environments and a policy that fill rollouts, and the threads they work on.
+//!
+//! | who collects | where |
+//! |---|---|
+//! | one actor that takes turns with the learner | `serial.rs` |
+//! | one actor on a thread, or in a process of its own | `serve.rs` |
+//! | one thread that acts, and several that step | `central.rs` |
+//!
+//! Read first: [`Actor`] (`actor.rs`, the loop of acting and stepping), [`serve`] (an actor and
+//! its link to a learner).
 
-pub(crate) mod actor;
-pub(crate) mod central;
-pub(crate) mod crew;
-pub(crate) mod pool;
-pub(crate) mod serial;
+mod actor;
+mod central;
+mod crew;
+mod kit;
+mod local;
+mod serial;
+mod serve;
+
+pub use self::actor::Actor;
+pub(crate) use self::central::{Central, GROUPS};
+pub use self::crew::CollectError;
+pub(crate) use self::crew::{
+    ActorSnapshot, Crew, forget_ended, restart_failed, rollout_steps, warn_of_restarts,
+};
+pub(crate) use self::kit::{ActorKit, shares};
+pub(crate) use self::local::{LocalActors, panic_message};
+pub(crate) use self::serial::{SerialActor, attend};
+pub(crate) use self::serve::Station;
+pub use self::serve::serve;

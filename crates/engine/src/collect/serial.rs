@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::link::patience::{SLICE, Watchdog};
-use crate::measure::profile::Profile;
+use crate::measure::Profile;
 use crate::{Actor, CollectError, EngineError, Weights};
 
 /// After a signal to stop: how long one call of an environment may still take.

@@ -11,7 +11,7 @@ use starling_algos::{Algorithm, Batch, Experience, Learner, Progress, Report, Sp
 use starling_envs::Rollout;
 use starling_nets::Device;
 
-use crate::collect::pool::Pace;
+use crate::link::Pace;
 use crate::{EngineError, Settings};
 
 mod inserters;

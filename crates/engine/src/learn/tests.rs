@@ -5,14 +5,14 @@ use starling_replay::{Prefetcher, TransitionBatch};
 
 use super::*;
 use crate::link::Weights;
-use crate::measure::profile::Profile;
-use crate::run::parts::{Collectors, Parts};
+use crate::measure::Profile;
+use crate::run::parts::Parts;
 use crate::{Actor, RunConfig};
 
 /// A learner, and an actor that collects for it with its first weights.
 struct Pair {
     learning: Learning,
-    actor: Box<Actor>,
+    actor: Actor,
     weights: Weights,
 }
 
@@ -32,16 +32,15 @@ impl Pair {
         }))
         .unwrap();
         let parts = Parts::make(&config, 0).unwrap();
-        let Collectors::Resting(actor) = parts.collectors else {
-            panic!("the usual mode is serial");
-        };
+        let actor = parts.actor.unwrap();
         let env = config.env_spec().unwrap().make(&config.env).unwrap();
         let spaces = crate::run::config::spaces_of(&*env);
         let settings = Settings {
             prefetch_threads,
             ..config.settings
         };
-        let learning = Learning::new(&*parts.algorithm, &spaces, &settings, Device::Cpu).unwrap();
+        let learning =
+            Learning::new(&*parts.kit.algorithm, &spaces, &settings, Device::Cpu).unwrap();
         let weights = Weights {
             version: 0,
             values: learning.learner.weights(),

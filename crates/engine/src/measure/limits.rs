@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use starling_algos::{Batch, Progress};
 use starling_envs::{EnvError, Rollout, Space, VecEnv, stream};
 
-use crate::collect::crew::rollout_steps;
+use crate::collect::rollout_steps;
 use crate::{EngineError, RunConfig};
 
 /// Steps per second that bound a run: it cannot be faster than either.

@@ -1,6 +1,10 @@
 //! Where the time goes, how fast each side would be alone, and whether a device computes what the
 //! CPU computes.
 
-pub(crate) mod limits;
-pub(crate) mod profile;
-pub(crate) mod selftest;
+mod limits;
+mod profile;
+mod selftest;
+
+pub use self::limits::{Limits, limits};
+pub use self::profile::{Profile, Spent};
+pub use self::selftest::{Comparison, compare_devices};

@@ -12,7 +12,7 @@ use starling_replay::{
 };
 use starling_tree::{DType, Tree};
 
-use crate::measure::profile::Profile;
+use crate::measure::Profile;
 use crate::{Actor, EngineError, Place, RunConfig, Weights};
 
 /// How far a device is from the CPU: the most that was seen in one update or rollout.

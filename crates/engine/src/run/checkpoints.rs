@@ -55,15 +55,15 @@ impl Training {
         let began = Instant::now();
         self.learning.settle(self.config.progress(&self.tally))?;
         let status = self.status();
-        let actor = match &self.collectors {
-            Collectors::Serial(serial) => serial.actor().map(Actor::crew),
-            _ => None,
+        let (actor, epoch) = match &self.collectors {
+            Collectors::Serial(serial) => (serial.actor().map(Actor::crew), None),
+            Collectors::Linked(linked) => (None, Some(linked.inbox.places().epoch())),
         };
         let moment = Moment::take(
             &self.learning,
             actor,
             &self.tally,
-            self.weights.version,
+            (self.weights.version, epoch),
             self.recorder.state(),
             self.config.to_value(),
             self.saver.on_disk(),
@@ -98,7 +98,7 @@ impl Training {
         let has_one = self.saved.1.is_some() || self.clock.steps_before > 0;
         let worth_it = match error {
             EngineError::Stuck { .. } => true,
-            EngineError::Env(_) | EngineError::Transport(_) | EngineError::Thread(_) => {
+            EngineError::Env(_) | EngineError::Link(_) | EngineError::Thread(_) => {
                 !(serial && has_one)
             }
             _ => false,
@@ -127,7 +127,7 @@ impl Training {
     pub(super) fn has_its_actor(&self) -> bool {
         match &self.collectors {
             Collectors::Serial(serial) => serial.actor().is_some(),
-            _ => true,
+            Collectors::Linked(_) => true,
         }
     }
 

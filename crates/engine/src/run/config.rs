@@ -10,7 +10,7 @@ use starling_replay::{RateLimiter, ReplayError};
 
 use super::memory::{fits, rollouts_fit};
 use crate::EngineError;
-use crate::collect::central::GROUPS;
+use crate::collect::GROUPS;
 use crate::learn::replay_layout;
 
 /// Everything that defines a run, read from one tree of settings:
@@ -82,6 +82,11 @@ pub struct Settings {
     pub on_env_error: OnEnvError,
     /// With `on_env_error: restart`: maximum number of restarts in the whole run.
     pub max_env_restarts: u64,
+    /// What happens when an actor fails, such as by an environment that panics: `stop` ends the run
+    /// with the reason, `continue` starts another actor in its place (not with `serial`).
+    pub on_actor_loss: OnActorLoss,
+    /// With `on_actor_loss: continue`: most actors lost in the whole run.
+    pub max_actor_losses: u64,
     /// Evaluation on environments of its own.
     pub eval: EvalConfig,
     /// Checkpoints.
@@ -115,6 +120,17 @@ pub enum OnEnvError {
     Stop,
     /// Its episode is cut off, and it is restarted.
     Restart,
+}
+
+/// What happens when an actor fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnActorLoss {
+    /// The run ends with the reason.
+    #[default]
+    Stop,
+    /// The run continues, and another actor takes its place.
+    Continue,
 }
 
 /// When and how much to evaluate.
@@ -186,6 +202,8 @@ impl Default for Settings {
             log_every_steps: 10_000,
             on_env_error: OnEnvError::Stop,
             max_env_restarts: 100,
+            on_actor_loss: OnActorLoss::Stop,
+            max_actor_losses: 100,
             eval: EvalConfig::default(),
             checkpoint: CheckpointConfig::default(),
             stall_timeout_s: 300.0,
@@ -334,6 +352,19 @@ impl RunConfig {
             "max_env_restarts",
             s.max_env_restarts,
             "at least 1 with on_env_error=restart",
+        )?;
+        require(
+            s.on_actor_loss == OnActorLoss::Stop || s.max_actor_losses >= 1,
+            "max_actor_losses",
+            s.max_actor_losses,
+            "at least 1 with on_actor_loss=continue",
+        )?;
+        require(
+            s.on_actor_loss == OnActorLoss::Stop || s.mode != Mode::Serial,
+            "on_actor_loss",
+            "continue",
+            "stop with mode=serial, whose one actor takes turns with the learner; use \
+             mode=threads or mode=central",
         )?;
         let episodes = s.eval.episodes;
         require(episodes >= 1, "eval.episodes", episodes, "at least 1")?;

@@ -9,7 +9,7 @@ use starling_nets::Device;
 use starling_record::{Checkpoint, Row, Summary};
 use starling_tree::Tree;
 
-use crate::collect::crew::{forget_ended, restart_failed, warn_of_restarts};
+use crate::collect::{forget_ended, restart_failed, warn_of_restarts};
 use crate::save::moment;
 use crate::{EngineError, RunConfig, Weights};
 

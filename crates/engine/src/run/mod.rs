@@ -5,24 +5,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
-use starling_algos::Algorithm;
-use starling_envs::{Pulse, RestartBudget};
-use starling_nets::Device;
+use starling_algos::ConfigError;
+use starling_envs::Pulse;
 use starling_record::{Recorder, RunFolder};
 use starling_replay::MemoryPlan;
 
 use self::checkpoints::Wish;
 use self::evaluate::{Episodes, Evaluation, MOST_ENVS, evaluate};
-use self::parts::{Collectors, Parts};
+use self::parts::{Collectors, Linked, Parts};
 use self::report::Clock;
 use self::tally::Tally;
-use crate::collect::pool::{Pace, Pool, Start};
-use crate::collect::serial::{SerialActor, attend};
+use crate::collect::{ActorKit, Station, attend};
 use crate::learn::{Feed, Learning};
 use crate::link::patience::Watchdog;
-use crate::measure::profile::Profile;
+use crate::link::{Control, LearnerLink, Pace, Places, Publication, Weights};
+use crate::measure::Profile;
 use crate::save::saver::{Saver, open_checkpoints};
-use crate::{EngineError, Outcome, Reason, RunConfig, Status, Watcher, Weights};
+use crate::{EngineError, Outcome, Reason, RunConfig, Status, Watcher};
 
 mod checkpoints;
 pub(crate) mod config;
@@ -37,8 +36,6 @@ pub(crate) mod watch;
 /// A run that is ready to go, from its beginning or from a checkpoint.
 pub struct Training {
     config: RunConfig,
-    algorithm: Arc<dyn Algorithm>,
-    device: Device,
     recorder: Recorder,
     saver: Saver,
     /// A checkpoint came due while another one was being written.
@@ -46,8 +43,8 @@ pub struct Training {
     /// When the last checkpoint was taken, and at which step.
     saved: (Instant, Option<u64>),
     learning: Learning,
+    kit: ActorKit,
     collectors: Collectors,
-    restarts: Option<Arc<RestartBudget>>,
     /// What actors have.
     weights: Arc<Weights>,
     /// Updates since the weights were published.
@@ -68,15 +65,48 @@ impl Training {
         let parts = Parts::make(&config, 0)?;
         let checkpoints = open_checkpoints(&config, folder)?;
         let tally = Tally::new(parts.counts_games);
-        Ok(Self::assemble(
+        Self::assemble(
             config,
             parts,
             recorder,
             Saver::new(checkpoints, None),
             tally,
-            0,
+            (0, None),
             Duration::ZERO,
-        ))
+        )
+    }
+
+    /// The same run with actors elsewhere, and none in this process. They lease the run's
+    /// [`places`](Training::places); `link` is the learner's side of the way to them.
+    ///
+    /// # Errors
+    /// With `mode=serial`, whose one actor takes turns with the learner.
+    pub fn with_link(mut self, link: Box<dyn LearnerLink>) -> Result<Self, EngineError> {
+        let Some(places) = self.places() else {
+            return Err(EngineError::Config(ConfigError::Value {
+                key: "mode".into(),
+                value: "serial".into(),
+                allowed: "threads or central where actors are elsewhere".into(),
+            }));
+        };
+        self.collectors = Collectors::Linked(Linked {
+            inbox: self.config.inbox(link, places, &self.tally),
+            local: None,
+        });
+        Ok(self)
+    }
+
+    /// The places that actors lease; `None` with `mode=serial`.
+    pub fn places(&self) -> Option<Arc<Places>> {
+        match &self.collectors {
+            Collectors::Serial(_) => None,
+            Collectors::Linked(linked) => Some(Arc::clone(linked.inbox.places())),
+        }
+    }
+
+    /// The settings of the run, as actors elsewhere need them.
+    pub fn config(&self) -> &RunConfig {
+        &self.config
     }
 
     /// Where the time of this run goes, growing as it runs.
@@ -101,7 +131,7 @@ impl Training {
         stop_after: Option<u64>,
         watcher: &mut dyn Watcher,
     ) -> Result<Outcome, EngineError> {
-        self.start_threads()?;
+        self.start_collecting()?;
         let reason = loop {
             if let Some(reason) = self.reason_to_end(stop, stop_after) {
                 break reason;
@@ -159,31 +189,30 @@ impl Training {
 
     fn assemble(
         config: RunConfig,
-        parts: Parts,
+        mut parts: Parts,
         recorder: Recorder,
         saver: Saver,
         tally: Tally,
-        version: u64,
+        (version, epoch): (u64, Option<u64>),
         elapsed: Duration,
-    ) -> Self {
+    ) -> Result<Self, EngineError> {
         let values = parts.learning.learner.weights();
-        Self {
+        let collectors = parts.collectors(&config, &tally, version, epoch)?;
+        Ok(Self {
             clock: Clock::start(elapsed, tally.env_steps, parts.learning.updates),
             config,
-            algorithm: parts.algorithm,
-            device: parts.device,
             recorder,
             saver,
             put_off: false,
             saved: (Instant::now(), None),
             learning: parts.learning,
-            collectors: parts.collectors,
-            restarts: parts.restarts,
+            kit: parts.kit,
+            collectors,
             weights: Arc::new(Weights { version, values }),
             unpublished: 0,
             tally,
             profile: Arc::default(),
-        }
+        })
     }
 
     fn reason_to_end(&self, stop: &AtomicBool, stop_after: Option<u64>) -> Option<Reason> {
@@ -227,16 +256,17 @@ impl Training {
                 self.learning
                     .absorb(&rollouts, progress, version, pace, stop)?
             }
-            Collectors::Threads(pool) => {
+            Collectors::Linked(linked) => {
+                let inbox = &mut linked.inbox;
                 let progress = self.config.progress(&self.tally);
                 let began = Instant::now();
                 let parcels = match (&self.learning.feed, pace) {
-                    (Feed::Rollouts, _) | (_, Pace::Lag(_)) => match pool.receive_all(stop)? {
+                    (Feed::Rollouts, _) | (_, Pace::Lag(_)) => match inbox.receive_all(stop)? {
                         Some(parcels) => parcels,
                         None => return Ok(()),
                     },
                     (Feed::Replay(_), Pace::Free) if self.learning.may_take(1) => {
-                        pool.receive_ready(!self.learning.may_learn(), stop)?
+                        inbox.receive_ready(!self.learning.may_learn(), stop)?
                     }
                     (Feed::Replay(_), Pace::Free) => Vec::new(),
                 };
@@ -252,13 +282,13 @@ impl Training {
                 let updates = self
                     .learning
                     .absorb(&rollouts, progress, version, pace, stop)?;
-                pool.recycle(parcels);
+                inbox.recycle(parcels);
+                self.tally.actor_losses = inbox.losses();
                 updates
             }
-            Collectors::Resting(_) | Collectors::Waiting(_) | Collectors::Moving => 0,
         };
         self.tally.iterations += 1;
-        if let Some(restarts) = &self.restarts {
+        if let Some(restarts) = &self.kit.restarts {
             self.tally.env_restarts = restarts.used();
         }
         for (name, time) in self.learning.times.since(&before) {
@@ -274,32 +304,35 @@ impl Training {
 
     /// Gives the weights after a round of `updates` updates to the actors.
     fn publish(&mut self, updates: u64) {
-        let Collectors::Threads(pool) = &self.collectors else {
-            if updates > 0 {
-                self.weights = Arc::new(Weights {
-                    version: self.weights.version + 1,
-                    values: self.learning.learner.weights(),
-                });
-            }
-            return;
-        };
-        pool.progress(self.tally.env_steps);
         self.unpublished += updates;
-        let in_rounds = self.config.pace() != Pace::Free;
-        let due = match self.learning.feed {
-            Feed::Rollouts => 1,
-            Feed::Replay(_) => self.config.settings.publish_every_updates,
+        let due = match (&self.collectors, &self.learning.feed) {
+            (Collectors::Serial(_), _) | (_, Feed::Rollouts) => 1,
+            (_, Feed::Replay(_)) => self.config.settings.publish_every_updates,
         };
+        let linked = matches!(self.collectors, Collectors::Linked(_));
+        // In rounds actors count on a version of every round.
+        let in_rounds = linked && self.config.pace() != Pace::Free;
         if self.unpublished >= due || in_rounds {
             let values = match self.unpublished {
                 0 => self.weights.values.clone(),
                 _ => self.learning.learner.weights(),
             };
             self.unpublished = 0;
-            // In rounds actors count on a version of every round.
             let version = self.weights.version + 1;
             self.weights = Arc::new(Weights { version, values });
-            pool.publish(Arc::clone(&self.weights));
+        }
+        self.tell_actors();
+    }
+
+    /// Tells actors which weights there are, and how far the run is.
+    fn tell_actors(&self) {
+        if let Collectors::Linked(linked) = &self.collectors {
+            linked.inbox.publish(Publication {
+                weights: Arc::clone(&self.weights),
+                control: Control {
+                    env_steps: self.tally.env_steps,
+                },
+            });
         }
     }
 
@@ -349,8 +382,8 @@ impl Training {
             index: self.tally.env_steps,
             marks: Vec::new(),
         };
-        let (config, algorithm) = (self.config.clone(), Arc::clone(&self.algorithm));
-        let (device, pulse) = (self.device, Arc::<Pulse>::default());
+        let (config, algorithm) = (self.config.clone(), Arc::clone(&self.kit.algorithm));
+        let (device, pulse) = (self.kit.device, Arc::<Pulse>::default());
         let watchdog = Watchdog::new([Arc::clone(&pulse)]);
         let cancel = Arc::new(AtomicBool::new(false));
         let cancelled = Arc::clone(&cancel);
@@ -373,7 +406,7 @@ impl Training {
         let started = thread.spawn(work);
         started
             .map_err(|error| EngineError::Thread(format!("evaluation did not start: {error}")))?;
-        let patience = Duration::from_secs_f64(self.config.settings.stall_timeout_s);
+        let patience = self.config.patience();
         let give_up = || cancel.store(true, Ordering::Relaxed);
         let played = attend(&done, watchdog, patience, stop, give_up);
         let played = played.map_err(|error| match error {
@@ -389,12 +422,16 @@ impl Training {
 
     fn log(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
         let status = self.status();
-        let row = report::row(
+        let mut row = report::row(
             &status,
             &mut self.clock,
             &mut self.tally,
             &mut self.learning,
         );
+        if let Some(places) = self.places() {
+            row.set("Diagnostics/Actors", places.held() as f64);
+            row.set("Diagnostics/ActorLosses", self.tally.actor_losses as f64);
+        }
         self.recorder.log(status.env_steps, &row)?;
         tracing::info!(
             env_steps = status.env_steps,
@@ -408,8 +445,8 @@ impl Training {
     }
 
     fn set_busy(&self, busy: bool) {
-        if let Collectors::Threads(pool) = &self.collectors {
-            pool.set_busy(busy);
+        if let Collectors::Linked(linked) = &self.collectors {
+            linked.inbox.set_busy(busy);
         }
     }
 
@@ -431,32 +468,17 @@ impl Training {
         }
     }
 
-    fn start_threads(&mut self) -> Result<(), EngineError> {
-        let settings = &self.config.settings;
-        let patience = Duration::from_secs_f64(settings.stall_timeout_s);
-        let idle = match std::mem::replace(&mut self.collectors, Collectors::Moving) {
-            Collectors::Resting(actor) => {
-                let threads = self.config.torch_threads();
-                let serial = SerialActor::start(*actor, threads, patience)?;
-                self.collectors = Collectors::Serial(serial);
-                return Ok(());
-            }
-            Collectors::Waiting(idle) => idle,
-            others => {
-                self.collectors = others;
-                return Ok(());
-            }
-        };
-        let start = Start {
-            pace: self.config.pace(),
-            patience,
-            weights: Arc::clone(&self.weights),
-            env_steps: self.tally.env_steps,
-            profile: Arc::clone(&self.profile),
-            pin: settings.pin_threads,
-        };
-        let pool = Pool::start(idle, start)?;
-        self.collectors = Collectors::Threads(pool);
+    /// Publishes the first weights, and sets the actors of this process to work.
+    fn start_collecting(&mut self) -> Result<(), EngineError> {
+        self.tell_actors();
+        if let Collectors::Linked(linked) = &mut self.collectors
+            && let Some(local) = &mut linked.local
+        {
+            let profile = Arc::clone(&self.profile);
+            let station = Station::new(&self.config, &self.kit, local.link(), profile);
+            let pulses = local.start(&station)?;
+            linked.inbox.watch(pulses);
+        }
         Ok(())
     }
 }

@@ -1,152 +1,106 @@
 //! From settings to the parts of a run: the learner, and who steps the environments.
 
-use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use starling_algos::{Algorithm, Progress};
-use starling_envs::{EnvError, RestartBudget};
-use starling_nets::Device;
+use starling_algos::Progress;
+use starling_envs::RestartBudget;
 
-use crate::collect::central::{Central, GROUPS, crews};
-use crate::collect::crew::{Place, Recruits, rollout_steps};
-use crate::collect::pool::{Idle, Pace, Pool};
-use crate::collect::serial::SerialActor;
+use super::tally::Tally;
+use crate::collect::{ActorKit, GROUPS, LocalActors, SerialActor, shares};
 use crate::learn::Learning;
+use crate::link::{InProcess, Inbox, LearnerLink, Losses, Pace, Place, Places, Start};
 use crate::run::config::{cores, spaces_of};
-use crate::run::tally::Tally;
-use crate::{Actor, EngineError, Mode, OnEnvError, RunConfig};
+use crate::{Actor, EngineError, Mode, OnActorLoss, OnEnvError, RunConfig};
 
 /// What is made the same way for a new and a resumed run.
 pub(crate) struct Parts {
-    pub(crate) algorithm: Arc<dyn Algorithm>,
-    pub(crate) device: Device,
     pub(crate) learning: Learning,
-    pub(crate) collectors: Collectors,
-    /// How many environments were and may be restarted.
-    pub(crate) restarts: Option<Arc<RestartBudget>>,
+    pub(crate) kit: ActorKit,
+    /// The one actor of a serial run.
+    pub(crate) actor: Option<Actor>,
     /// Whether the environments count the points of whole games.
     pub(crate) counts_games: bool,
+    /// Where the run stands.
+    step: u64,
 }
 
 /// Who collects.
 pub(crate) enum Collectors {
-    /// The one actor of a serial run before its thread is started.
-    Resting(Box<Actor>),
     /// One actor that takes turns with the learner.
     Serial(SerialActor),
-    /// Actors that wait to be moved to threads.
-    Waiting(Idle),
-    /// Nobody, for the moment of moving them.
-    Moving,
-    /// Actors at work.
-    Threads(Pool),
+    /// Actors at the other end of a link.
+    Linked(Linked),
+}
+
+/// The learner's end of a link, and the actors of this process, if there are some. The link is
+/// closed before they are waited for.
+pub(crate) struct Linked {
+    pub(crate) inbox: Inbox,
+    pub(crate) local: Option<LocalActors>,
 }
 
 impl Parts {
-    /// `step` is where the run stands. Actors on threads are not part of checkpoints: resumed
-    /// there, they draw from other streams than those that began the run.
+    /// `step` is where the run stands.
     pub(crate) fn make(config: &RunConfig, step: u64) -> Result<Self, EngineError> {
         // Before the first weights are drawn: how sums are split among threads shows in their
         // last bits.
         starling_nets::set_threads(config.torch_threads());
         let settings = &config.settings;
-        let spec = config.env_spec()?;
-        let algorithm = config.algorithm()?;
-        let device = settings.device.resolve()?;
         starling_nets::allow_tf32(settings.tf32);
-        let seed = match settings.mode {
-            Mode::Serial => settings.seed,
-            Mode::Threads | Mode::Central => settings.seed ^ step.rotate_left(32),
+        let kit = ActorKit::new(config, config.restart_budget())?;
+        let place = Place {
+            first_env: 0,
+            envs: settings.envs,
+            total_envs: settings.envs,
         };
-        let restarts = config.restart_budget();
-        let collectors = collectors(config, &*algorithm, device, seed, restarts.as_ref())?;
-        let env = spec.make(&config.env)?;
+        let serial = settings.mode == Mode::Serial;
+        let actor = serial.then(|| kit.actor(place, settings.seed));
+        let env = config.env_spec()?.make(&config.env)?;
         let spaces = spaces_of(&*env);
         Ok(Self {
-            learning: Learning::new(&*algorithm, &spaces, settings, device)?,
+            learning: Learning::new(&*kit.algorithm, &spaces, settings, kit.device)?,
             counts_games: env.counts_games(),
-            algorithm: algorithm.into(),
-            device,
-            collectors,
-            restarts,
+            actor: actor.transpose()?,
+            kit,
+            step,
         })
+    }
+
+    /// Who collects for a run that starts from the given weights. `before` is the epoch of an
+    /// earlier start.
+    pub(crate) fn collectors(
+        &mut self,
+        config: &RunConfig,
+        tally: &Tally,
+        first_version: u64,
+        before: Option<u64>,
+    ) -> Result<Collectors, EngineError> {
+        if let Some(actor) = self.actor.take() {
+            let threads = config.torch_threads();
+            let serial = SerialActor::start(actor, threads, config.patience())?;
+            return Ok(Collectors::Serial(serial));
+        }
+        let start = Start {
+            epoch: epoch_after(before),
+            seed: config.actor_seed(self.step),
+            first_version,
+        };
+        let places = Arc::new(config.places(start));
+        let link = InProcess::new(Arc::clone(&places), config.history());
+        let local = LocalActors::new(config, &self.kit, link.clone(), Arc::clone(&places));
+        Ok(Collectors::Linked(Linked {
+            inbox: config.inbox(Box::new(link), places, tally),
+            local: Some(local),
+        }))
     }
 }
 
-/// Who steps the environments.
-fn collectors(
-    config: &RunConfig,
-    algorithm: &dyn Algorithm,
-    device: Device,
-    seed: u64,
-    restarts: Option<&Arc<RestartBudget>>,
-) -> Result<Collectors, EngineError> {
-    let settings = &config.settings;
-    let (envs, threads) = (settings.envs, config.actor_threads());
-    let spec = config.env_spec()?;
-    let actor = |share: Range<usize>| {
-        let place = Place {
-            first_env: share.start,
-            envs: share.len(),
-            total_envs: envs,
-        };
-        let decorrelate = settings.decorrelate_steps;
-        let mut actor = Actor::new(
-            spec,
-            &config.env,
-            algorithm,
-            device,
-            seed,
-            place,
-            decorrelate,
-        )?;
-        if let Some(budget) = restarts {
-            actor.restart_failed(spec, &config.env, budget);
-        }
-        Ok::<_, EnvError>(actor)
-    };
-    Ok(match settings.mode {
-        Mode::Serial => Collectors::Resting(Box::new(actor(0..envs)?)),
-        Mode::Threads => {
-            let actors = shares(0..envs, threads).map(actor);
-            Collectors::Waiting(Idle::Actors(actors.collect::<Result<_, _>>()?))
-        }
-        Mode::Central => {
-            let policy = algorithm.policy(device);
-            let recruits = Recruits {
-                spec,
-                options: &config.env,
-                discount: algorithm.discount(),
-                steps: rollout_steps(algorithm),
-                records: policy.records(),
-                state: policy.state(),
-                seed,
-                total_envs: envs,
-                decorrelate_steps: settings.decorrelate_steps,
-            };
-            let groups = shares(0..envs, GROUPS).map(|group| {
-                let parts = crews(group.len(), threads);
-                let crews = shares(group, parts);
-                let crew = |share: Range<usize>| {
-                    let mut crew = recruits.crew(share.start, share.len())?;
-                    if let Some(budget) = restarts {
-                        crew.restart_failed(spec, &config.env, budget);
-                    }
-                    Ok::<_, EnvError>(crew)
-                };
-                crews.map(crew).collect()
-            });
-            let groups = groups.collect::<Result<Vec<Vec<_>>, _>>()?;
-            let central = Central::new(policy, groups, threads, config.torch_threads());
-            Collectors::Waiting(Idle::Central(Box::new(central)))
-        }
-    })
-}
-
-/// A range in parts, as even as it goes.
-fn shares(whole: Range<usize>, parts: usize) -> impl Iterator<Item = Range<usize>> {
-    let (start, length) = (whole.start, whole.len());
-    (0..parts).map(move |i| start + i * length / parts..start + (i + 1) * length / parts)
+/// The milliseconds since 1970, but more than the epoch before: a clock may be wrong.
+fn epoch_after(before: Option<u64>) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_millis() as u64);
+    before.map_or(now, |before| now.max(before + 1))
 }
 
 impl RunConfig {
@@ -157,6 +111,43 @@ impl RunConfig {
         restarts.then(|| Arc::new(RestartBudget::new(settings.max_env_restarts)))
     }
 
+    /// How many actors may be lost.
+    pub(crate) fn losses_allowed(&self) -> u64 {
+        match self.settings.on_actor_loss {
+            OnActorLoss::Stop => 0,
+            OnActorLoss::Continue => self.settings.max_actor_losses,
+        }
+    }
+
+    /// The learner's end of a link.
+    pub(crate) fn inbox(
+        &self,
+        link: Box<dyn LearnerLink>,
+        places: Arc<Places>,
+        tally: &Tally,
+    ) -> Inbox {
+        let losses = Losses {
+            allowed: self.losses_allowed(),
+            count: tally.actor_losses,
+        };
+        Inbox::new(link, places, self.pace(), self.patience(), losses)
+    }
+
+    /// The environments of the run in the parts that actors lease.
+    fn places(&self, start: Start) -> Places {
+        let parts = match self.settings.mode {
+            Mode::Central => GROUPS,
+            Mode::Serial | Mode::Threads => self.actor_threads(),
+        };
+        Places::new(shares(0..self.settings.envs, parts), start)
+    }
+
+    /// Seed of actors on threads. They are not part of checkpoints: in a run that is resumed at
+    /// `step` they draw from other streams than those that began it.
+    fn actor_seed(&self, step: u64) -> u64 {
+        self.settings.seed ^ step.rotate_left(32)
+    }
+
     /// How actors follow the learner.
     pub(crate) fn pace(&self) -> Pace {
         match (self.settings.asynchronous, self.settings.fixed_lag) {
@@ -164,6 +155,19 @@ impl RunConfig {
             (true, Some(lag)) => Pace::Lag(lag),
             (true, None) => Pace::Free,
         }
+    }
+
+    /// How many versions of the weights actors may still ask for.
+    fn history(&self) -> usize {
+        match self.pace() {
+            Pace::Free => 1,
+            Pace::Lag(lag) => lag as usize + 2,
+        }
+    }
+
+    /// How long actors and learner wait for each other.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.settings.stall_timeout_s)
     }
 
     /// How many threads an operation of the learner uses. Serial and lockstep runs never act
@@ -212,7 +216,7 @@ mod tests {
 
     use super::*;
     use crate::Weights;
-    use crate::measure::profile::Profile;
+    use crate::measure::Profile;
 
     /// Actors on threads are not part of checkpoints. A resumed run must not repeat the streams
     /// with which the run began.
@@ -229,16 +233,20 @@ mod tests {
         }))
         .unwrap();
         let collected = |step| {
-            let parts = Parts::make(&config, step).unwrap();
-            let Collectors::Waiting(Idle::Actors(mut actors)) = parts.collectors else {
+            let mut parts = Parts::make(&config, step).unwrap();
+            let tally = Tally::new(false);
+            let collectors = parts.collectors(&config, &tally, 0, None).unwrap();
+            let Collectors::Linked(linked) = collectors else {
                 panic!("the mode is threads");
             };
+            let lease = linked.inbox.places().lease().unwrap();
+            let mut actor = parts.kit.actor(lease.place, lease.seed).unwrap();
             let weights = Weights {
                 version: 0,
                 values: parts.learning.learner.weights(),
             };
-            actors[0].collect(&weights, 0, &Profile::default()).unwrap();
-            let rollout = actors[0].rollout().clone();
+            actor.collect(&weights, 0, &Profile::default()).unwrap();
+            let rollout = actor.rollout().clone();
             (rollout.obs, rollout.actions)
         };
         let first = collected(0);
@@ -246,5 +254,13 @@ mod tests {
         let resumed = collected(1_000);
         assert_ne!(resumed.0, first.0);
         assert_ne!(resumed.1, first.1);
+    }
+
+    #[test]
+    fn epochs_grow_though_the_clock_does_not() {
+        let now = epoch_after(None);
+        assert!(now > 0);
+        assert_eq!(epoch_after(Some(now + 1_000_000)), now + 1_000_001);
+        assert!(epoch_after(Some(now - 1)) >= now);
     }
 }

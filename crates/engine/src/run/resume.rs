@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use starling_record::{Checkpoints, Recorder, RunFolder};
 
-use super::parts::{Collectors, Parts};
+use super::parts::Parts;
 use super::{Training, report};
 use crate::error::Unusable;
 use crate::save::moment::{self, Lost, Restored};
 use crate::save::saver::{Saver, open_checkpoints};
-use crate::{EngineError, RunConfig};
+use crate::{Actor, EngineError, RunConfig};
 
 /// Which checkpoints a run may continue from, one search after the other.
 struct Search {
@@ -72,10 +72,7 @@ impl Training {
                     continue;
                 }
                 let mut parts = Parts::make(&config, before)?;
-                let actor = match &mut parts.collectors {
-                    Collectors::Resting(actor) => Some(actor.crew_mut()),
-                    _ => None,
-                };
+                let actor = parts.actor.as_mut().map(Actor::crew_mut);
                 match moment::read(&mut checkpoint, &mut parts.learning, actor) {
                     Ok(restored) => {
                         notes.extend(what_to_know(&config, &restored));
@@ -113,18 +110,16 @@ impl Training {
         times: Option<serde_json::Value>,
     ) -> Result<Self, EngineError> {
         let recorder = Recorder::resume(folder, restored.recorder)?;
-        if let Some(restarts) = &parts.restarts {
+        if let Some(restarts) = &parts.kit.restarts {
             restarts.set_used(restored.tally.env_restarts);
         }
         let elapsed = times.and_then(|times| times["elapsed_s"].as_f64());
         // No checksum covers this file: a time that makes no sense is not worth the run.
         let elapsed = Duration::try_from_secs_f64(elapsed.unwrap_or(0.0)).unwrap_or_default();
-        let (mut tally, version) = (restored.tally, restored.version);
+        let (mut tally, at) = (restored.tally, (restored.version, restored.epoch));
         tally.counts_games = parts.counts_games;
         let saver = Saver::new(checkpoints, restored.on_disk);
-        Ok(Self::assemble(
-            config, parts, recorder, saver, tally, version, elapsed,
-        ))
+        Self::assemble(config, parts, recorder, saver, tally, at, elapsed)
     }
 }
 

@@ -39,6 +39,9 @@ pub(crate) struct Tally {
     /// Environments that failed and were restarted.
     #[serde(default)]
     pub(crate) env_restarts: u64,
+    /// Actors that were lost.
+    #[serde(default)]
+    pub(crate) actor_losses: u64,
     /// Samples drawn from the replay and steps inserted by the last row of metrics.
     pub(crate) replay_counts: (u64, u64),
 }
@@ -65,6 +68,7 @@ impl Tally {
             eval_steps: 0.0,
             eval_episodes: 0.0,
             env_restarts: 0,
+            actor_losses: 0,
             replay_counts: (0, 0),
         }
     }

@@ -24,7 +24,7 @@ use starling_record::{Checkpoint, CheckpointWriter, RecorderState};
 use starling_replay::{RateLimiter, Replay, Saved as SavedReplay, Snapshot};
 use starling_tree::{Array, DType};
 
-use crate::collect::crew::{ActorSnapshot, Crew};
+use crate::collect::{ActorSnapshot, Crew};
 use crate::error::Unusable;
 use crate::learn::{Feed, Learning, Means};
 use crate::run::tally::Tally;
@@ -42,6 +42,9 @@ struct RunState {
     recorder: RecorderState,
     limiter: Option<RateLimiter>,
     replay_rng: Option<Rng>,
+    /// Which start of the learner this was; none in serial mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
     /// All settings of the run.
     #[serde(default)]
     settings: Value,
@@ -51,6 +54,7 @@ struct RunState {
 pub(crate) struct Restored {
     pub(crate) tally: Tally,
     pub(crate) version: u64,
+    pub(crate) epoch: Option<u64>,
     pub(crate) recorder: RecorderState,
     /// Whether the run continues bit for bit.
     pub(crate) exact: bool,
@@ -95,7 +99,7 @@ impl Moment {
         learning: &Learning,
         actor: Option<&Crew>,
         tally: &Tally,
-        version: u64,
+        (version, epoch): (u64, Option<u64>),
         recorder: RecorderState,
         settings: Value,
         on_disk: Option<&OnDisk>,
@@ -116,6 +120,7 @@ impl Moment {
                 tally: tally.clone(),
                 updates: learning.updates,
                 version,
+                epoch,
                 means: learning.means.clone(),
                 recorder,
                 limiter,
@@ -175,6 +180,7 @@ pub(crate) fn read(
     let mut restored = Restored {
         tally: state.tally,
         version: state.version,
+        epoch: state.epoch,
         recorder: state.recorder,
         exact: false,
         on_disk: None,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use starling_record::{Checkpoints, Committed, Damaged, OpenTables, Retention, RunFolder};
 
-use crate::collect::pool::panic_message;
+use crate::collect::panic_message;
 use crate::error::Unusable;
 use crate::save::moment::{Moment, OnDisk};
 use crate::{EngineError, RunConfig, Status};

@@ -1,0 +1,477 @@
+//! Parcels and publications as bytes, for links that leave the process.
+//!
+//! ```text
+//! frame    = "STLK" | protocol u16 | kind u8 | 0u8 | length u64 | CRC-32C u32 | body
+//! parcel   = head length u32 | head (postcard) | columns, as they lie in memory
+//! weights  = version u64 | env_steps u64 | values f32 …
+//! ```
+//!
+//! All numbers are little-endian. A receiver says beforehand what it expects ([`ParcelFormat`],
+//! [`PublicationFormat`]): sizes follow from that, not from what arrives, and are compared before
+//! memory is taken. Nothing that is received names a type, a file or code.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use starling_envs::{Episode, Rollout, Space};
+use starling_nets::Snapshot;
+use starling_tree::{Array, Spec, Tree};
+
+use super::{Control, LeaseId, Parcel, Place, Places, Publication, Weights};
+use crate::collect::rollout_steps;
+use crate::run::config::spaces_of;
+use crate::{EngineError, RunConfig};
+
+/// Changes with every change of the bytes.
+pub const PROTOCOL: u16 = 1;
+
+/// Bytes before the body of a frame.
+pub const HEADER_BYTES: usize = 20;
+
+const MAGIC: [u8; 4] = *b"STLK";
+const PARCEL: u8 = 1;
+const PUBLICATION: u8 = 2;
+
+/// Why bytes cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Not a frame of Starling.
+    #[error("the bytes are not a message of Starling")]
+    Foreign,
+    /// The other side speaks another version.
+    #[error(
+        "the other side speaks protocol {theirs}, this one {PROTOCOL}: use the same version of Starling on both sides"
+    )]
+    Protocol {
+        /// The other side's.
+        theirs: u16,
+    },
+    /// More than can be expected.
+    #[error("a message of {bytes} bytes is announced, more than the {most} that are possible")]
+    TooLong {
+        /// What was announced.
+        bytes: u64,
+        /// What is possible.
+        most: u64,
+    },
+    /// The bytes are not those that were sent.
+    #[error("the message is damaged or cut off")]
+    Damaged,
+    /// Whole, but not what is expected.
+    #[error("the message does not fit this run: {0}")]
+    Unexpected(String),
+}
+
+/// What the parcels of a run look like.
+#[derive(Clone, Debug)]
+pub struct ParcelFormat {
+    /// Steps of a rollout.
+    pub steps: usize,
+    /// Observations.
+    pub observation: Space,
+    /// Actions.
+    pub action: Space,
+    /// Number of actions of environments that say which are legal.
+    pub legal_actions: Option<usize>,
+    /// What the policy records with each action.
+    pub records: Tree<Spec>,
+    /// What it carries from step to step.
+    pub state: Tree<Spec>,
+    /// The places of the run.
+    pub places: Vec<Place>,
+}
+
+/// What the publications of a run look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublicationFormat {
+    /// Number of parameters.
+    pub weights: usize,
+}
+
+/// What a parcel says of itself before its columns.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    lease: LeaseId,
+    number: u64,
+    rollouts: Vec<RolloutHead>,
+    episodes: Vec<Episode>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct RolloutHead {
+    first_env: usize,
+    envs: usize,
+    version: u64,
+    /// Where episodes ended.
+    final_at: Vec<(usize, usize)>,
+}
+
+/// The length of a frame's body, from its first [`HEADER_BYTES`] bytes. Whoever reads a stream
+/// takes memory only after this, with the format's `most_bytes`.
+///
+/// # Errors
+/// When it is no frame, or one that is longer than `most`.
+pub fn body_bytes(header: &[u8; HEADER_BYTES], most: u64) -> Result<usize, WireError> {
+    if header[..4] != MAGIC || header[7] != 0 {
+        return Err(WireError::Foreign);
+    }
+    let theirs = u16::from_le_bytes([header[4], header[5]]);
+    if theirs != PROTOCOL {
+        return Err(WireError::Protocol { theirs });
+    }
+    let bytes = u64::from_le_bytes(array(&header[8..16]));
+    match usize::try_from(bytes) {
+        Ok(length) if bytes <= most => Ok(length),
+        _ => Err(WireError::TooLong { bytes, most }),
+    }
+}
+
+/// Writes a parcel as one frame after what is in `out`.
+///
+/// # Errors
+/// When it has no place in a frame: more than 4 GiB of episodes.
+pub fn write_parcel(parcel: &Parcel, out: &mut Vec<u8>) -> Result<(), WireError> {
+    let rollouts = parcel
+        .rollouts
+        .iter()
+        .map(|(first_env, rollout)| RolloutHead {
+            first_env: *first_env,
+            envs: rollout.envs(),
+            version: rollout.version,
+            final_at: rollout.final_at.clone(),
+        });
+    let head = Head {
+        lease: parcel.lease,
+        number: parcel.number,
+        rollouts: rollouts.collect(),
+        episodes: parcel.episodes.clone(),
+    };
+    let unexpected = |what: String| WireError::Unexpected(what);
+    let head = postcard::to_allocvec(&head).map_err(|error| unexpected(error.to_string()))?;
+    let length = u32::try_from(head.len()).map_err(|error| unexpected(error.to_string()))?;
+    let begin = begin_frame(PARCEL, out);
+    out.extend(length.to_le_bytes());
+    out.extend(head);
+    for (_, rollout) in &parcel.rollouts {
+        for array in columns(rollout) {
+            out.extend(array.bytes());
+        }
+        let finals = rollout.final_at.len();
+        for (_, array) in rollout.final_obs.leaves() {
+            let row = array.bytes().len() / array.shape()[0].max(1);
+            out.extend(&array.bytes()[..finals * row]);
+        }
+        out.extend(&rollout.final_legal);
+    }
+    end_frame(begin, out);
+    Ok(())
+}
+
+/// Writes a publication as one frame after what is in `out`.
+pub fn write_publication(publication: &Publication, out: &mut Vec<u8>) {
+    let begin = begin_frame(PUBLICATION, out);
+    out.extend(publication.weights.version.to_le_bytes());
+    out.extend(publication.control.env_steps.to_le_bytes());
+    for value in publication.weights.values.values() {
+        out.extend(value.to_le_bytes());
+    }
+    end_frame(begin, out);
+}
+
+impl PublicationFormat {
+    /// Of a run.
+    ///
+    /// # Errors
+    /// When the algorithm cannot be made.
+    pub fn of(config: &RunConfig) -> Result<Self, EngineError> {
+        let learner = config
+            .algorithm()?
+            .learner(config.settings.seed, starling_nets::Device::Cpu);
+        let weights = learner.weights().values().len();
+        Ok(Self { weights })
+    }
+
+    /// The longest body of a frame.
+    pub fn most_bytes(&self) -> u64 {
+        16 + 4 * self.weights as u64
+    }
+
+    /// Reads one frame.
+    ///
+    /// # Errors
+    /// When it is not whole, or of another network.
+    pub fn read(&self, frame: &[u8]) -> Result<Publication, WireError> {
+        let body = read_frame(PUBLICATION, frame, self.most_bytes())?;
+        if body.len() as u64 != self.most_bytes() {
+            let expected = self.weights;
+            let what = format!("these weights are not those of a network of {expected} parameters");
+            return Err(WireError::Unexpected(what));
+        }
+        let (version, rest) = body.split_at(8);
+        let (env_steps, values) = rest.split_at(8);
+        let values = values.chunks_exact(4);
+        let values = values.map(|four| f32::from_le_bytes(array(four)));
+        let weights = Weights {
+            version: u64::from_le_bytes(array(version)),
+            values: Snapshot::from_values(values.collect()),
+        };
+        Ok(Publication {
+            weights: Arc::new(weights),
+            control: Control {
+                env_steps: u64::from_le_bytes(array(env_steps)),
+            },
+        })
+    }
+}
+
+impl ParcelFormat {
+    /// Of a run.
+    ///
+    /// # Errors
+    /// When the environment or the algorithm cannot be made.
+    pub fn of(config: &RunConfig, places: &Places) -> Result<Self, EngineError> {
+        let env = config.env_spec()?.make(&config.env)?;
+        let spaces = spaces_of(&*env);
+        let algorithm = config.algorithm()?;
+        let policy = algorithm.policy(starling_nets::Device::Cpu);
+        Ok(Self {
+            steps: rollout_steps(&*algorithm),
+            observation: spaces.observation,
+            action: spaces.action,
+            legal_actions: spaces.legal_actions,
+            records: policy.records(),
+            state: policy.state(),
+            places: places.all(),
+        })
+    }
+
+    /// An empty rollout of a parcel.
+    pub fn rollout(&self, envs: usize) -> Rollout {
+        Rollout::new(
+            self.steps,
+            envs,
+            &self.observation,
+            &self.action,
+            self.legal_actions,
+            &self.records,
+            &self.state,
+        )
+    }
+
+    /// The longest body of a frame.
+    pub fn most_bytes(&self) -> u64 {
+        let widest = self.places.iter().map(|place| place.envs).max();
+        let envs = widest.unwrap_or(0);
+        let steps = envs * self.steps;
+        let columns = envs * self.env_bytes() + steps * self.final_bytes();
+        // An episode or its end takes no more than this in the head.
+        const HEAD_PER_STEP: usize = 96;
+        (columns + HEAD_PER_STEP * (steps + envs) + 1024) as u64
+    }
+
+    /// Reads one frame.
+    ///
+    /// # Errors
+    /// When it is not whole, or not a parcel of this run.
+    pub fn read(&self, frame: &[u8]) -> Result<Parcel, WireError> {
+        let body = read_frame(PARCEL, frame, self.most_bytes())?;
+        let (length, rest) = body.split_at_checked(4).ok_or(WireError::Damaged)?;
+        let length = u32::from_le_bytes(array(length)) as usize;
+        let (head, rest) = rest.split_at_checked(length).ok_or(WireError::Damaged)?;
+        let head: Head = postcard::from_bytes(head).map_err(|_| WireError::Damaged)?;
+        self.check(&head, rest.len())?;
+        let mut left = rest;
+        let mut rollouts = Vec::new();
+        for rollout in &head.rollouts {
+            rollouts.push((rollout.first_env, self.read_rollout(rollout, &mut left)?));
+        }
+        Ok(Parcel {
+            lease: head.lease,
+            number: head.number,
+            rollouts,
+            episodes: head.episodes,
+        })
+    }
+
+    /// Whether a head describes a parcel of this run, followed by that many bytes.
+    fn check(&self, head: &Head, bytes: usize) -> Result<(), WireError> {
+        let unexpected = |what: String| Err(WireError::Unexpected(what));
+        let number = head.lease.place;
+        let Some(place) = self.places.get(number) else {
+            return unexpected(format!("there is no place {number}"));
+        };
+        let (end, mut next, mut expected) = (place.first_env + place.envs, place.first_env, 0);
+        for rollout in &head.rollouts {
+            let (envs, finals) = (rollout.envs, rollout.final_at.len());
+            if rollout.first_env != next || envs == 0 || envs > end - next {
+                return unexpected(format!("its environments are not those of place {number}"));
+            }
+            next += envs;
+            let ends = &rollout.final_at;
+            if finals > envs * self.steps || ends.iter().any(|&(t, b)| t >= self.steps || b >= envs)
+            {
+                return unexpected("episodes end outside of the rollout".into());
+            }
+            expected += envs * self.env_bytes() + finals * self.final_bytes();
+        }
+        if next != end {
+            return unexpected(format!("its environments are not those of place {number}"));
+        }
+        if expected != bytes {
+            return unexpected(format!("it has {bytes} bytes of columns, not {expected}"));
+        }
+        // One episode may end with every step, and none that is not of the place.
+        let strange = head
+            .episodes
+            .iter()
+            .any(|episode| episode.env >= place.envs);
+        if head.episodes.len() > place.envs * self.steps || strange {
+            return unexpected("its episodes are not those of its place".into());
+        }
+        Ok(())
+    }
+
+    /// Reads the columns that a checked head describes.
+    fn read_rollout(&self, head: &RolloutHead, left: &mut &[u8]) -> Result<Rollout, WireError> {
+        let mut rollout = self.rollout(head.envs);
+        rollout.version = head.version;
+        for array in columns_mut(&mut rollout) {
+            let column = take(left, array.bytes().len())?;
+            array.bytes_mut().copy_from_slice(column);
+        }
+        for &(t, b) in &head.final_at {
+            rollout.keep_final(t, b);
+        }
+        let finals = head.final_at.len();
+        for (_, array) in rollout.final_obs.leaves_mut() {
+            let row = array.bytes().len() / array.shape()[0].max(1);
+            array.bytes_mut()[..finals * row].copy_from_slice(take(left, finals * row)?);
+        }
+        let legal = rollout.final_legal.len();
+        rollout.final_legal.copy_from_slice(take(left, legal)?);
+        self.check_values(&rollout)?;
+        Ok(rollout)
+    }
+
+    /// Refuses values that would harm a learner.
+    fn check_values(&self, rollout: &Rollout) -> Result<(), WireError> {
+        let flags = |array: &Array| array.bytes().iter().all(|flag| *flag <= 1);
+        let legal = rollout.legal.as_ref();
+        let good_flags = flags(&rollout.terminated)
+            && flags(&rollout.truncated)
+            && legal.is_none_or(flags)
+            && rollout.final_legal.iter().all(|flag| *flag <= 1);
+        let good_actions = match &self.action {
+            Space::Discrete { n } => {
+                let mut actions = rollout.actions.as_slice::<i64>().iter();
+                actions.all(|action| (0..*n as i64).contains(action))
+            }
+            _ => true,
+        };
+        let mut rewards = rollout.rewards.as_slice::<f32>().iter();
+        match good_flags && good_actions && rewards.all(|reward| reward.is_finite()) {
+            true => Ok(()),
+            false => Err(WireError::Unexpected("a value is out of its range".into())),
+        }
+    }
+
+    /// Bytes of all columns for one environment.
+    fn env_bytes(&self) -> usize {
+        let legal = self.legal_actions.unwrap_or(0);
+        let shown = self.observation.spec().item_bytes() + legal;
+        let action = self.action.spec();
+        let action = match action.leaf() {
+            Some(action) => action.bytes(),
+            // Named parts are side by side as floats.
+            None => action
+                .leaves()
+                .iter()
+                .map(|(_, part)| 4 * part.elements())
+                .sum(),
+        };
+        const REWARD_AND_FLAGS: usize = 4 + 1 + 1;
+        let done = action + REWARD_AND_FLAGS + self.records.item_bytes();
+        (self.steps + 1) * shown + self.steps * done + self.state.item_bytes()
+    }
+
+    /// Bytes of the last observation of an episode.
+    fn final_bytes(&self) -> usize {
+        self.observation.spec().item_bytes() + self.legal_actions.unwrap_or(0)
+    }
+}
+
+/// All columns in their order on the wire, but for those of ended episodes.
+fn columns(rollout: &Rollout) -> Vec<&Array> {
+    let trees = |tree| Tree::leaves(tree).into_iter().map(|(_, array)| array);
+    let mut columns: Vec<&Array> = trees(&rollout.obs).collect();
+    columns.extend(&rollout.legal);
+    columns.extend([&rollout.actions, &rollout.rewards]);
+    columns.extend([&rollout.terminated, &rollout.truncated]);
+    columns.extend(trees(&rollout.policy).chain(trees(&rollout.state)));
+    columns
+}
+
+/// The same, to be written.
+fn columns_mut(rollout: &mut Rollout) -> Vec<&mut Array> {
+    fn arrays(tree: &mut Tree<Array>) -> impl Iterator<Item = &mut Array> {
+        tree.leaves_mut().into_iter().map(|(_, array)| array)
+    }
+    let mut columns: Vec<&mut Array> = arrays(&mut rollout.obs).collect();
+    columns.extend(&mut rollout.legal);
+    columns.extend([&mut rollout.actions, &mut rollout.rewards]);
+    columns.extend([&mut rollout.terminated, &mut rollout.truncated]);
+    columns.extend(arrays(&mut rollout.policy));
+    columns.extend(arrays(&mut rollout.state));
+    columns
+}
+
+/// Writes a header whose length and checksum follow in [`end_frame`].
+fn begin_frame(kind: u8, out: &mut Vec<u8>) -> usize {
+    let begin = out.len();
+    out.extend(MAGIC);
+    out.extend(PROTOCOL.to_le_bytes());
+    out.extend([kind, 0]);
+    out.extend([0; 12]);
+    begin
+}
+
+fn end_frame(begin: usize, out: &mut [u8]) {
+    let (header, body) = out[begin..].split_at_mut(HEADER_BYTES);
+    header[8..16].copy_from_slice(&(body.len() as u64).to_le_bytes());
+    header[16..20].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+}
+
+/// The body of a whole frame.
+fn read_frame(kind: u8, frame: &[u8], most: u64) -> Result<&[u8], WireError> {
+    let (header, body) = frame
+        .split_first_chunk::<HEADER_BYTES>()
+        .ok_or(WireError::Damaged)?;
+    let length = body_bytes(header, most)?;
+    let sum = u32::from_le_bytes(array(&header[16..20]));
+    if body.len() != length || crc32c::crc32c(body) != sum {
+        return Err(WireError::Damaged);
+    }
+    match header[6] == kind {
+        true => Ok(body),
+        false => Err(WireError::Unexpected(format!(
+            "a message of kind {}",
+            header[6]
+        ))),
+    }
+}
+
+fn take<'a>(left: &mut &'a [u8], bytes: usize) -> Result<&'a [u8], WireError> {
+    let (taken, rest) = left.split_at_checked(bytes).ok_or(WireError::Damaged)?;
+    *left = rest;
+    Ok(taken)
+}
+
+/// Bytes of a slice whose length is known where it is called.
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(bytes);
+    array
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! What is sent is what is read, and nothing else can be.
+
+use proptest::prelude::*;
+use starling_tree::DType;
+
+use super::*;
+use crate::link::Start;
+
+fn format() -> ParcelFormat {
+    let places = Places::new([0..1, 1..4], Start::default());
+    ParcelFormat {
+        steps: 3,
+        observation: Space::Dict(vec![
+            ("eyes".into(), Space::unbounded(&[2])),
+            ("ears".into(), Space::Discrete { n: 9 }),
+        ]),
+        action: Space::Discrete { n: 4 },
+        legal_actions: Some(4),
+        records: Tree::node([("value", Tree::Leaf(Spec::scalar(DType::F32)))]),
+        state: Tree::node([("hidden", Tree::Leaf(Spec::new(DType::F32, &[5])))]),
+        places: places.all(),
+    }
+}
+
+/// A parcel of place 1, in two rollouts, with other numbers for every seed.
+fn parcel(seed: u8) -> Parcel {
+    let format = format();
+    let rollout = |first_env: usize, envs: usize| {
+        let mut rollout = format.rollout(envs);
+        rollout.version = u64::from(seed);
+        for array in columns_mut(&mut rollout) {
+            for (i, byte) in array.bytes_mut().iter_mut().enumerate() {
+                *byte = (i as u8).wrapping_add(seed) % 2;
+            }
+        }
+        let actions = rollout.actions.as_mut_slice::<i64>();
+        for (i, action) in actions.iter_mut().enumerate() {
+            *action = ((i + usize::from(seed)) % 4) as i64;
+        }
+        for end in 0..usize::from(seed) % 4 {
+            rollout.keep_final(end, (end + first_env) % envs);
+        }
+        (first_env, rollout)
+    };
+    let episode = Episode {
+        env: 2,
+        return_: -1.5,
+        discounted_return: f64::from(seed),
+        length: 1 << 40,
+        nonzero_rewards: 3,
+        game_score: Some(0.25),
+    };
+    Parcel {
+        lease: LeaseId {
+            place: 1,
+            term: 2,
+            epoch: u64::MAX,
+        },
+        number: u64::from(seed) << 32,
+        rollouts: vec![rollout(1, 2), rollout(3, 1)],
+        episodes: vec![episode; usize::from(seed) % 3],
+    }
+}
+
+fn written(parcel: &Parcel) -> Vec<u8> {
+    let mut frame = Vec::new();
+    write_parcel(parcel, &mut frame).unwrap();
+    frame
+}
+
+/// The same bytes with a checksum that fits.
+fn sealed(mut frame: Vec<u8>) -> Vec<u8> {
+    end_frame(0, &mut frame);
+    frame
+}
+
+fn publication() -> Publication {
+    Publication {
+        weights: Arc::new(Weights {
+            version: 8,
+            values: starling_nets::Snapshot::from_values(vec![1.5, f32::MIN_POSITIVE, -0.0]),
+        }),
+        control: Control { env_steps: 1 << 50 },
+    }
+}
+
+#[test]
+fn publications_come_back_as_they_were() {
+    let weights = PublicationFormat { weights: 3 };
+    let mut frame = Vec::new();
+    write_publication(&publication(), &mut frame);
+    assert_eq!(
+        frame.len() as u64,
+        HEADER_BYTES as u64 + weights.most_bytes()
+    );
+    let back = weights.read(&frame).unwrap();
+    assert_eq!(back, publication());
+    assert!(back.weights.values.values()[2].is_sign_negative());
+    let other = PublicationFormat { weights: 4 };
+    let error = other.read(&frame).unwrap_err().to_string();
+    assert!(error.contains("4 parameters"), "{error}");
+    assert!(matches!(
+        format().read(&frame),
+        Err(WireError::Unexpected(_))
+    ));
+}
+
+/// What a frame announces is not believed: nobody takes memory for it.
+#[test]
+fn frames_that_are_too_long_are_refused_by_their_header() {
+    let mut frame = written(&parcel(1));
+    frame[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+    let most = format().most_bytes();
+    let error = format().read(&frame).unwrap_err();
+    let bytes = u64::MAX;
+    assert_eq!(error, WireError::TooLong { bytes, most });
+    let header = frame.first_chunk().unwrap();
+    assert!(body_bytes(header, most).is_err());
+}
+
+#[test]
+fn other_protocols_and_strangers_are_told_apart() {
+    let mut newer = written(&parcel(1));
+    newer[4] = 2;
+    let error = format().read(&newer).unwrap_err();
+    assert_eq!(error, WireError::Protocol { theirs: 2 });
+    let http = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n";
+    assert_eq!(format().read(http).unwrap_err(), WireError::Foreign);
+}
+
+/// Whole frames, checksum and all, that do not belong to this run.
+#[test]
+fn parcels_of_other_runs_are_refused() {
+    let refused = |parcel: &Parcel| {
+        let read = format().read(&written(parcel));
+        matches!(read, Err(WireError::Unexpected(_)))
+    };
+    let good = parcel(3);
+    assert!(!refused(&good));
+    let changed = |change: fn(&mut Parcel)| {
+        let mut parcel = parcel(3);
+        change(&mut parcel);
+        parcel
+    };
+    assert!(refused(&changed(|parcel| parcel.lease.place = 2)));
+    assert!(refused(&changed(|parcel| parcel.lease.place = 0)));
+    assert!(refused(&changed(|parcel| parcel.rollouts[0].0 = 0)));
+    assert!(refused(&changed(|parcel| drop(parcel.rollouts.pop()))));
+    assert!(refused(&changed(|parcel| parcel.rollouts.reverse())));
+    assert!(refused(&changed(
+        |parcel| parcel.rollouts[0].1.final_at[0] = (3, 0)
+    )));
+    assert!(refused(&changed(|parcel| {
+        parcel.rollouts[0].1.actions.as_mut_slice::<i64>()[0] = 4;
+    })));
+    assert!(refused(&changed(|parcel| {
+        parcel.rollouts[0].1.rewards.as_mut_slice::<f32>()[0] = f32::NAN;
+    })));
+    assert!(refused(&changed(|parcel| {
+        parcel.rollouts[0].1.truncated.as_mut_slice::<u8>()[0] = 2;
+    })));
+    let mut longer = format();
+    longer.steps = 4;
+    let mut other = parcel(3);
+    other.rollouts = vec![(1, longer.rollout(3))];
+    assert!(refused(&other));
+}
+
+proptest! {
+    #[test]
+    fn parcels_come_back_as_they_were(seed: u8) {
+        let parcel = parcel(seed);
+        let frame = written(&parcel);
+        let body = frame.len() - HEADER_BYTES;
+        prop_assert!(body as u64 <= format().most_bytes());
+        prop_assert_eq!(body_bytes(frame.first_chunk().unwrap(), 1 << 20), Ok(body));
+        prop_assert_eq!(format().read(&frame).unwrap(), parcel);
+    }
+
+    /// A frame that was cut off, or in which one byte changed, is never read as another parcel.
+    #[test]
+    fn damage_is_noticed(seed: u8, at: prop::sample::Index, change in 1u8..=255) {
+        let frame = written(&parcel(seed));
+        let cut = at.index(frame.len());
+        prop_assert!(format().read(&frame[..cut]).is_err());
+        let mut damaged = frame;
+        damaged[cut] ^= change;
+        prop_assert!(format().read(&damaged).is_err());
+    }
+
+    /// Whoever makes a checksum that fits can send any bytes: they are a parcel of this run, or
+    /// an error, and never a panic.
+    #[test]
+    fn forged_frames_are_read_or_refused(
+        seed: u8,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+        keep in any::<prop::sample::Index>(),
+    ) {
+        let mut frame = written(&parcel(seed));
+        let head = (frame.len() - HEADER_BYTES).min(64);
+        for (at, byte) in changes {
+            frame[HEADER_BYTES + at.index(head)] = byte;
+        }
+        let _ = format().read(&sealed(frame.clone()));
+        frame.truncate(HEADER_BYTES + keep.index(frame.len() - HEADER_BYTES));
+        if let Ok(parcel) = format().read(&sealed(frame)) {
+            prop_assert_eq!(parcel.rollouts.len(), 2);
+        }
+    }
+}
