@@ -110,9 +110,9 @@ class Program:
         lines = self.output("list", what).splitlines()
         return [tuple(re.split(r"\s{2,}", line, maxsplit=1)) for line in lines]
 
-    def defaults(self, algo: str) -> dict:
+    def defaults(self, algo: str, env: str = "CartPole-v1") -> dict:
         """All settings of a run without a preset, by section."""
-        text = self.output("config", "show", "CartPole-v1", "--algo", algo, "--preset", "none")
+        text = self.output("config", "show", env, "--algo", algo, "--preset", "none")
         return parse_yaml(text)
 
 
@@ -181,11 +181,12 @@ class Source:
 
 
 def environments(program: Program, source: Source) -> str:
-    table = source.files[ROOT / "crates" / "envs" / "src" / "registry.rs"]
+    table = source.files[ROOT / "crates" / "envs" / "src" / "registry" / "table.rs"]
     known = {}
-    for entry in re.findall(r"EnvSpec \{\n(        id: .*?)\n    \}", table, re.DOTALL):
+    for entry in re.findall(r"^    EnvSpec \{\n(.*?)\n    \}", table, re.DOTALL | re.MULTILINE):
         facts = dict(re.findall(r"^        (\w+): (.+),$", entry, re.MULTILINE))
-        known[facts["id"].strip('"')] = facts
+        if name := re.search(r"EnvSpec::new\(\s*\"(.+?)\"", entry):
+            known[name[1]] = facts
     listed = program.listed("envs")
     games = [found[1] for name, _ in listed if (found := re.match(r"ALE/(\w+)-v5$", name))]
     atari = {name for game in games for name in (f"ALE/{game}-v5", f"{game}NoFrameskip-v4", f"{game}-v4")}
@@ -209,15 +210,25 @@ def environments(program: Program, source: Source) -> str:
     )
     text += ", ".join(f"`{game}`" for game in games) + "\n\n"
     text += (
-        "## Settings\n\nEvery environment has `max_episode_steps`; the other settings exist only for"
-        " the environments that their description names, and are rejected elsewhere.\n\n"
+        "## Settings\n\nEvery environment has `env.max_episode_steps`; some families have more. A setting"
+        " that an environment does not have is rejected.\n\n"
     )
-    defaults = program.defaults("ppo")["env"]
-    rows = [
-        (f"env.{name}", "null" if defaults.get(name) is None else str(defaults[name]), kind, words)
-        for name, kind, words in source.fields("envs", "EnvOptions")
-    ]
-    return text + settings_table(rows, source)
+    limit = source.fields("envs", "EnvOptions")
+    text += settings_table([(f"env.{name}", "null", kind, words) for name, kind, words in limit], source)
+    for family, structure, env in (
+        ("MinAtar", "MinAtarOptions", "MinAtar/Breakout-v1"),
+        ("Atari", "AtariOptions", "ALE/Pong-v5"),
+    ):
+        defaults = program.defaults("ppo", env)["env"]
+        rows = [
+            (f"env.{name}", shown(defaults[name]), or_null(kind, defaults[name]), words)
+            for name, kind, words in source.fields("envs", structure)
+        ]
+        text += f"\n### {family}\n\n"
+        if family == "Atari":
+            text += "Null stands for the default, which depends on the id and on `env.preset`.\n\n"
+        text += settings_table(rows, source)
+    return text
 
 
 def run_settings(program: Program, source: Source) -> str:
@@ -353,6 +364,10 @@ def type_name(kind: str, source: Source) -> str:
     if choices := source.choices(kind):
         return ", ".join(f"`{choice}`" for choice in choices)
     return "section"
+
+
+def or_null(kind: str, default) -> str:
+    return f"Option<{kind}>" if default is None and not kind.startswith("Option<") else kind
 
 
 def number_in(option: str, pattern: str) -> str:

@@ -58,7 +58,22 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (&["train", "CartPole-v1", "sed=3"], "did you mean seed"),
         (&["atari", "verify", "ALE/Pon-v5"], "'ALE/Pong-v5'"),
-        (&["train", "CartPole-v1", "env.sticky=1"], "env.sticky"),
+        (
+            &["train", "CartPole-v1", "env.sticky=1"],
+            "there is no setting called 'env.sticky'; available: env.max_episode_steps",
+        ),
+        (
+            &["train", "ALE/Pong-v5", "env.stik=1"],
+            "did you mean env.stack or",
+        ),
+        (
+            &["train", "ALE/Pong-v5", "env.stack=many"],
+            "env.stack is \"many\"; allowed: a whole number, 0 or more",
+        ),
+        (
+            &["train", "ALE/Pong-v5", "env.stack=100"],
+            "env.stack is 100; allowed: 1 to 64",
+        ),
         (
             &["train", "CartPole-v1", "algo.epochs=many"],
             "algo.epochs is \"many\"",
@@ -84,7 +99,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "CartPole-v1", "env.max_episode_steps=0"],
-            "env: max_episode_steps",
+            "env.max_episode_steps is 0; allowed: a whole number, at least 1",
         ),
         (
             &["train", "CartPole-v1", "algo.learning_rate=fast"],

@@ -192,7 +192,12 @@ pub(crate) fn setting_called(name: &str) -> Option<String> {
 /// Adds settings of other sections to the nearest ones of an unknown key: who writes
 /// `learning_rate` means `algo.learning_rate`.
 fn with_nearest(error: EngineError, env: &str, algo: &str) -> EngineError {
-    let EngineError::Config(ConfigError::Unknown { key, nearest }) = error else {
+    let EngineError::Config(ConfigError::Unknown {
+        key,
+        nearest,
+        available,
+    }) = error
+    else {
         return error;
     };
     let mut better = same_setting(&key, &all_settings(env, algo));
@@ -202,6 +207,7 @@ fn with_nearest(error: EngineError, env: &str, algo: &str) -> EngineError {
     EngineError::Config(ConfigError::Unknown {
         key,
         nearest: better,
+        available,
     })
 }
 

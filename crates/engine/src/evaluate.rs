@@ -82,7 +82,7 @@ pub fn evaluate(
     let count = episodes.min(MOST_ENVS);
     let first = index.wrapping_mul(MOST_ENVS as u64);
     let spec = config.env_spec()?;
-    let mut options = config.env.for_evaluation();
+    let mut options = (spec.for_evaluation)(&config.env);
     let most = config.settings.eval.max_steps;
     let own = options.max_episode_steps.or(spec.max_episode_steps);
     options.max_episode_steps = Some(own.map_or(most, |own| own.min(most)));
@@ -258,7 +258,7 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use starling_envs::registry;
+    use starling_envs::registry::{self, MakeEnv};
     use starling_envs::{Action, Env, EnvError, EnvSpec, ObsMut, Space, Step};
 
     use super::*;
@@ -310,18 +310,11 @@ mod tests {
     }
 
     fn play(id: &'static str, ends: bool, count: usize, cancel: bool) -> Option<Evaluation> {
-        let spec = EnvSpec {
-            id,
-            family: "test",
-            max_episode_steps: None,
-            reward_threshold: None,
-            summary: "two levers",
-            options: &[],
-            bare: match ends {
-                true => |_, _| Ok(Box::new(Levers { ends: true })),
-                false => |_, _| Ok(Box::new(Levers { ends: false })),
-            },
+        let build: MakeEnv = match ends {
+            true => |_, _| Ok(Box::new(Levers { ends: true })),
+            false => |_, _| Ok(Box::new(Levers { ends: false })),
         };
+        let spec = EnvSpec::new(id, "test", "two levers", build);
         registry::add(spec).unwrap();
         let config = RunConfig::from_value(&json!({
             "env": {"id": id},

@@ -1,5 +1,6 @@
 //! The trait that one environment implements.
 
+use starling_settings::ConfigError;
 use starling_tree::{Array, Element, Tree, ViewMut};
 
 use crate::{Rng, Space};
@@ -167,6 +168,9 @@ pub enum EnvError {
     /// A state could not be saved or restored.
     #[error("the environment's state cannot be restored: {0}")]
     Snapshot(String),
+    /// Its options cannot be used.
+    #[error(transparent)]
+    Options(#[from] ConfigError),
     /// Anything else that an environment reports.
     #[error("{0}")]
     Failed(String),

@@ -15,8 +15,8 @@ use starling_tree::{Array, DType, Tree};
 pub use self::pulse::Pulse;
 use self::restart::Remaker;
 pub use self::restart::{Restart, RestartBudget};
-use crate::registry::{EnvOptions, EnvSpec};
-use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step, stream};
+use crate::registry::EnvSpec;
+use crate::{Action, Env, EnvError, EnvOptions, ObsMut, Rng, Rollout, Space, Step, stream};
 
 /// Environments of one kind, stepped in a loop by the thread that owns them.
 ///

@@ -60,7 +60,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             let (latest, _) =
                 checkpoint::latest_with(&folder.checkpoints_path(), is_needed_to_act)?;
             policy = Some(policy_of_checkpoint(&config, &latest)?);
-            (config.env_id, config.env.for_evaluation())
+            let options = (config.env_spec()?.for_evaluation)(&config.env);
+            (config.env_id, options)
         }
         (None, Some(env)) => (registry::find(env)?.id.to_owned(), EnvOptions::default()),
         (None, None) => anyhow::bail!("name an environment, or a run with --run"),
