@@ -110,10 +110,7 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         Some(path) => read_file(path)?,
         None => Value::Object(Map::new()),
     };
-    let mut line = Value::Object(Map::new());
-    for pair in &request.overrides {
-        apply_override(&mut line, pair)?;
-    }
+    let mut line = overrides(&request.overrides)?;
     for (given, table, key, name) in [
         (&request.env, "env", "env.id", "id"),
         (&request.algo, "algo", "algo.name", "name"),
@@ -176,6 +173,15 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
     merge(&mut tree, &section("env", "id", spec.id));
     merge(&mut tree, &section("algo", "name", &algo));
     RunConfig::from_value(&tree).map_err(|error| with_nearest(error, spec.id, &algo).into())
+}
+
+/// `key=value` pairs with dotted keys as a tree of settings.
+pub(crate) fn overrides(pairs: &[String]) -> Result<Value, SettingsError> {
+    let mut tree = Value::Object(Map::new());
+    for pair in pairs {
+        apply_override(&mut tree, pair)?;
+    }
+    Ok(tree)
 }
 
 /// The setting that other libraries, or users in a hurry, call this: `lr` is `algo.learning_rate`.

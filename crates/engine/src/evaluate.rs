@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use starling_algos::{Acting, Algorithm, Part, Policy};
-use starling_envs::{Pulse, Rng, Rollout, VecEnv, stream};
+use starling_envs::{Pulse, Rng, Rollout, stream};
 use starling_nets::Device;
 use starling_record::{Checkpoint, Row, Summary};
 use starling_tree::Tree;
@@ -86,10 +86,10 @@ pub fn evaluate(
     let most = config.settings.eval.max_steps;
     let own = options.max_episode_steps.or(spec.max_episode_steps);
     options.max_episode_steps = Some(own.map_or(most, |own| own.min(most)));
-    let mut envs = VecEnv::new(spec, &options, count, seed, "eval", first)?;
+    let mut envs = spec.make_vec(&options, count, seed, "eval", first)?;
     envs.set_pulse(pulse);
     if let Some(budget) = config.restart_budget() {
-        restart_failed(&mut envs, spec, &options, &budget);
+        restart_failed(&mut *envs, spec, &options, &budget)?;
     }
     let mut policy = algorithm.policy(device);
     policy.load(&weights.values)?;
@@ -131,7 +131,7 @@ pub fn evaluate(
             course.step(reward, marks);
         }
         // An episode that was cut off by a failure does not count; another takes its place.
-        warn_of_restarts(&mut envs, |env| course[env] = Course::default());
+        warn_of_restarts(&mut *envs, |env| course[env] = Course::default());
         forget_ended(acting.state, &rollout, 0);
         let rollout_and_acting = Part {
             rollout: &mut rollout,

@@ -101,7 +101,7 @@ fn collectors(
             decorrelate,
         )?;
         if let Some(budget) = restarts {
-            actor.restart_failed(spec, &config.env, budget);
+            actor.restart_failed(spec, &config.env, budget)?;
         }
         Ok::<_, EnvError>(actor)
     };
@@ -130,7 +130,7 @@ fn collectors(
                 let crew = |share: Range<usize>| {
                     let mut crew = recruits.crew(share.start, share.len())?;
                     if let Some(budget) = restarts {
-                        crew.restart_failed(spec, &config.env, budget);
+                        crew.restart_failed(spec, &config.env, budget)?;
                     }
                     Ok::<_, EnvError>(crew)
                 };

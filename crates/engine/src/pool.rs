@@ -340,7 +340,7 @@ mod tests {
     use super::*;
     use crate::{Place, RunConfig};
     use serde_json::json;
-    use starling_envs::{Action, Env, EnvError, ObsMut, Rng, Space, Step, VecEnv};
+    use starling_envs::{Action, Env, EnvError, ObsMut, Rng, Space, Step, SyncVecEnv};
     use starling_nets::Device;
 
     /// Goes wrong at a given step, one way or the other.
@@ -401,14 +401,14 @@ mod tests {
                 steps_left: if i == 1 { 200 } else { usize::MAX },
                 fault,
             };
-            let envs = VecEnv::from_envs(vec![Box::new(faulty)], 1, "env", i as u64).unwrap();
+            let envs = SyncVecEnv::from_envs(vec![Box::new(faulty)], 1, "env", i as u64).unwrap();
             let place = Place {
                 first_env: i,
                 envs: 1,
                 total_envs: 2,
             };
             let policy = algorithm.policy(Device::Cpu);
-            Actor::with_envs(envs, policy, 16, 1, place)
+            Actor::with_envs(Box::new(envs), policy, 16, 1, place)
         });
         let weights = Arc::new(Weights {
             version: 0,

@@ -177,6 +177,18 @@ pub enum EnvError {
     /// The environment's code panicked.
     #[error("it panicked: {0}")]
     Panicked(String),
+    /// A batch of environments failed.
+    #[error("environments {first} to {last} ({id}): {cause}")]
+    Among {
+        /// The first of them, counted over the whole run.
+        first: u64,
+        /// The last of them.
+        last: u64,
+        /// Their id in the registry.
+        id: String,
+        /// What went wrong.
+        cause: Box<EnvError>,
+    },
     /// One of several environments failed.
     #[error("environment {index} ({id}): {cause}")]
     At {

@@ -26,5 +26,8 @@ pub use registry::{EnvSpec, UnknownEnv};
 pub use rollout::{Resident, Rollout};
 pub use space::{Bounds, Space};
 pub use starling_settings::ConfigError;
-pub use vector::{Episode, Pulse, Restart, RestartBudget, VecEnv, VecSnapshot};
+pub use vector::{
+    BatchOfOne, BatchVecEnv, EnvBatch, Episode, Pulse, Remake, Restart, RestartBudget, SyncVecEnv,
+    VecEnv, VecSnapshot,
+};
 pub use wrappers::TimeLimit;

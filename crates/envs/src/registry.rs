@@ -16,7 +16,7 @@ use self::similar::{hint, nearest};
 use self::table::ENVS;
 use crate::options::EnvOptions;
 use crate::wrappers::TimeLimit;
-use crate::{Env, EnvError, atari};
+use crate::{BatchOfOne, BatchVecEnv, Env, EnvBatch, EnvError, SyncVecEnv, VecEnv, atari};
 
 /// One entry of the table: an environment that can be made by its id.
 ///
@@ -49,12 +49,24 @@ pub struct EnvSpec {
     pub options: fn() -> Value,
     /// The options of the same task in evaluations.
     pub for_evaluation: fn(&EnvOptions) -> EnvOptions,
-    /// Makes it, given its id, without the step limit that [`make`](EnvSpec::make) adds.
-    pub build: MakeEnv,
+    /// How it is made.
+    pub build: Build,
+}
+
+/// How an environment is made, without the limit on the steps of an episode that [`EnvSpec`] adds.
+#[derive(Clone, Copy, Debug)]
+pub enum Build {
+    /// One by one; a vector of them is a [`SyncVecEnv`].
+    Env(MakeEnv),
+    /// As a batch that code of its own steps together; a vector of them is a [`BatchVecEnv`].
+    Batch(MakeBatch),
 }
 
 /// Makes the environment of an id.
 pub type MakeEnv = fn(&str, &EnvOptions) -> Result<Box<dyn Env>, EnvError>;
+
+/// Makes a batch of that many environments of an id.
+pub type MakeBatch = fn(&str, &EnvOptions, usize) -> Result<Box<dyn EnvBatch>, EnvError>;
 
 impl EnvSpec {
     /// An environment without options and without a limit on the steps of an episode, evaluated as
@@ -64,6 +76,25 @@ impl EnvSpec {
         family: &'static str,
         summary: &'static str,
         build: MakeEnv,
+    ) -> Self {
+        Self::built(id, family, summary, Build::Env(build))
+    }
+
+    /// The same for environments that are made as a batch.
+    pub const fn batched(
+        id: &'static str,
+        family: &'static str,
+        summary: &'static str,
+        build: MakeBatch,
+    ) -> Self {
+        Self::built(id, family, summary, Build::Batch(build))
+    }
+
+    const fn built(
+        id: &'static str,
+        family: &'static str,
+        summary: &'static str,
+        build: Build,
     ) -> Self {
         Self {
             id,
@@ -83,11 +114,50 @@ impl EnvSpec {
     /// When an option is given that this environment does not have, or that is out of range.
     pub fn make(&self, options: &EnvOptions) -> Result<Box<dyn Env>, EnvError> {
         self.check(options)?;
-        let env = (self.build)(self.id, options)?;
-        Ok(match options.max_episode_steps.or(self.max_episode_steps) {
+        let env = match self.build {
+            Build::Env(make) => make(self.id, options)?,
+            Build::Batch(make) => Box::new(BatchOfOne::new(make(self.id, options, 1)?)?),
+        };
+        Ok(match self.limit(options) {
             Some(steps) => Box::new(TimeLimit::new(env, steps)),
             None => env,
         })
+    }
+
+    /// Makes `count` of them, to be stepped by one thread. Environment `i` draws from
+    /// `stream(seed, role, first_index + i)`.
+    ///
+    /// # Errors
+    /// When `count` is 0, the environments cannot be made with these options, or their spaces
+    /// differ.
+    pub fn make_vec(
+        &self,
+        options: &EnvOptions,
+        count: usize,
+        seed: u64,
+        role: &str,
+        first_index: u64,
+    ) -> Result<Box<dyn VecEnv>, EnvError> {
+        Ok(match self.build {
+            Build::Env(_) => {
+                let envs = (0..count).map(|_| self.make(options));
+                let envs = envs.collect::<Result<_, _>>()?;
+                let vector = SyncVecEnv::from_envs(envs, seed, role, first_index)?;
+                Box::new(vector.named(self.id))
+            }
+            Build::Batch(make) => {
+                self.check(options)?;
+                let batch = make(self.id, options, count)?;
+                let limit = self.limit(options);
+                let vector = BatchVecEnv::new(self.id, batch, limit, seed, role, first_index)?;
+                Box::new(vector)
+            }
+        })
+    }
+
+    /// Steps after which an episode is truncated.
+    pub fn limit(&self, options: &EnvOptions) -> Option<u64> {
+        options.max_episode_steps.or(self.max_episode_steps)
     }
 
     /// Refuses options that this environment does not have.
