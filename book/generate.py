@@ -202,7 +202,9 @@ def environments(program: Program, source: Source) -> str:
             text += f"| `{name}` | {summary} | {limit} | {goal} |\n"
     text += (
         "\n*Time limit*: the number of steps after which an episode is truncated. *Solved at*:"
-        " Gymnasium's reward threshold. A dash means that there is none.\n\n"
+        " Gymnasium's reward threshold. A dash means that there is none. `starling play <id>` shows an"
+        " environment:\n\n"
+        f"{pictures()}\n\n"
         f"## Atari games\n\n{len(games)} games, each with three ids, such as `ALE/Pong-v5`,"
         " `PongNoFrameskip-v4` and `Pong-v4`; [Atari games](../atari.md) explains the differences."
         " A game is truncated after 108,000 frames, that is 27,000 steps or half an hour of play, unless"
@@ -229,6 +231,11 @@ def environments(program: Program, source: Source) -> str:
             text += "Null stands for the default, which depends on the id and on `env.preset`.\n\n"
         text += settings_table(rows, source)
     return text
+
+
+def pictures() -> str:
+    names = ["cart-pole", "mountain-car", "acrobot", "key-door", "minatar-breakout", "minatar-seaquest"]
+    return "\n".join(f"![{name}](../images/{name}.png)" for name in names)
 
 
 def run_settings(program: Program, source: Source) -> str:

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --example custom_env -- check-env Corridor-v0
+//! cargo run --release --example custom_env -- play Corridor-v0
 //! cargo run --release --example custom_env -- train Corridor-v0 --steps 50000 env.cells=21
 //! ```
 //!
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
 use starling::envs::options::{defaults, require_option};
+use starling::envs::render::{Canvas, Picture, colours};
 use starling::envs::{
     Action, ConfigError, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry,
 };
@@ -96,6 +98,17 @@ impl Env for Corridor {
             terminated: found,
             truncated: false,
         })
+    }
+
+    // With this one it can be shown.
+    fn render(&self) -> Result<Picture, EnvError> {
+        let mut canvas = Canvas::new(600, 100, colours::PAPER);
+        let x = |cell: usize| 30.0 + 540.0 * cell as f64 / self.last() as f64;
+        canvas.line([x(0), 70.0], [x(self.last()), 70.0], 4.0, colours::GROUND);
+        let cheese = if self.cheese_right { self.last() } else { 0 };
+        canvas.circle([x(cheese), 50.0], 12.0, colours::GOAL);
+        canvas.circle([x(self.cell), 50.0], 16.0, colours::AGENT);
+        Ok(canvas.finish())
     }
 
     // With these two a run of this environment can be resumed exactly.

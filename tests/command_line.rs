@@ -68,7 +68,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "ALE/Pong-v5", "env.stack=many"],
-            "env.stack is \"many\"; allowed: a whole number, 0 or more",
+            "env.stack is \"many\"; allowed: a whole number, not negative",
         ),
         (
             &["train", "ALE/Pong-v5", "env.stack=100"],
@@ -182,7 +182,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "CartPole-v1", "algo.net.hidden=[-4]"],
-            "algo.net.hidden[0] is -4; allowed: a whole number, 0 or more",
+            "algo.net.hidden[0] is -4; allowed: a whole number, not negative",
         ),
         (
             &["train", "CartPole-v1", "device=tpu"],
@@ -205,7 +205,15 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         (&["resume", "nowhere"], "is not a run folder"),
         (&["bench", "envs", "--env", "Nothing"], "'Nothing'"),
         (&["check-env", "CartPole-v1", "--steps", "0"], "from 1"),
-        (&["play", "CartPole-v1"], "is not an Atari game"),
+        (&["play", "CartPol-v1"], "did you mean 'CartPole-v1'"),
+        (
+            &["play", "CartPole-v1", "env.stack=1"],
+            "there is no setting called 'env.stack'; available: env.max_episode_steps",
+        ),
+        (
+            &["check-env", "CartPole-v1", "seed=1"],
+            "'seed' is not a setting of the environment",
+        ),
         (
             &["train", "CartPole-v1", "--config", "nowhere.yaml"],
             "nowhere.yaml",
@@ -287,6 +295,16 @@ fn a_run_leaves_what_it_promises_and_can_be_evaluated_and_plotted() {
     }
 
     let path = path.to_str().unwrap();
+    let shown = run(
+        folder.path(),
+        &["play", path, "--steps", "5", "--gif", "agent.gif"],
+    );
+    assert!(
+        stdout(&shown).contains("CartPole-v1: return 5 in 5 steps"),
+        "{}",
+        stderr(&shown)
+    );
+    assert!(folder.path().join("agent.gif").is_file());
     let evaluated = run(folder.path(), &["eval", path, "--episodes", "5", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&stdout(&evaluated)).unwrap();
     assert_eq!(report["episodes"], 5);

@@ -87,7 +87,7 @@ mod tests {
         let wrong = parse_parts("algo", &json!({"hidden": "big"}), &defaults);
         assert_eq!(
             wrong.unwrap_err().to_string(),
-            "algo.hidden is \"big\"; allowed: a whole number, 0 or more"
+            "algo.hidden is \"big\"; allowed: a whole number, not negative"
         );
         let unknown = parse_parts("algo", &json!({"hiden": 1}), &defaults);
         assert!(unknown.unwrap_err().to_string().contains("algo.hidden?"));

@@ -3,6 +3,7 @@
 use starling_settings::ConfigError;
 use starling_tree::{Array, Element, Tree, ViewMut};
 
+use crate::render::Picture;
 use crate::{Rng, Space};
 
 /// One environment: a game, a simulator, a task.
@@ -69,6 +70,19 @@ pub trait Env: Send {
     /// a new game, and [`game_score`](Env::game_score) is that of the game cut off.
     fn cut_off(&mut self) {}
 
+    /// A picture of the present state, for people to look at; called after [`reset`](Env::reset).
+    ///
+    /// [`Canvas`](crate::render::Canvas) draws lines, polygons and circles,
+    /// [`cells`](crate::render::cells) a board.
+    fn render(&self) -> Result<Picture, EnvError> {
+        Err(EnvError::NoPicture)
+    }
+
+    /// Steps per second at which its pictures look natural.
+    fn render_fps(&self) -> f64 {
+        15.0
+    }
+
     /// The whole state, such that [`restore`](Env::restore) continues exactly; `None` if this
     /// environment cannot be saved. A resumed run starts a new episode then.
     fn snapshot(&self) -> Option<Vec<u8>> {
@@ -127,6 +141,14 @@ impl<E: Env + ?Sized> Env for Box<E> {
         (**self).cut_off();
     }
 
+    fn render(&self) -> Result<Picture, EnvError> {
+        (**self).render()
+    }
+
+    fn render_fps(&self) -> f64 {
+        (**self).render_fps()
+    }
+
     fn snapshot(&self) -> Option<Vec<u8>> {
         (**self).snapshot()
     }
@@ -168,6 +190,12 @@ pub enum EnvError {
     /// A state could not be saved or restored.
     #[error("the environment's state cannot be restored: {0}")]
     Snapshot(String),
+    /// It cannot be shown.
+    #[error(
+        "this environment has no picture; to give it one, implement Env::render (see \
+         starling::envs::render and the chapter on environments in the book)"
+    )]
+    NoPicture,
     /// Its options cannot be used.
     #[error(transparent)]
     Options(#[from] ConfigError),

@@ -14,6 +14,7 @@ pub mod minatar;
 pub mod options;
 mod random;
 pub mod registry;
+pub mod render;
 mod rollout;
 mod space;
 mod vector;

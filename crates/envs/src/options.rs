@@ -196,7 +196,7 @@ mod tests {
         );
         assert_eq!(
             message(json!({"cells": "many"})),
-            "env.cells is \"many\"; allowed: a whole number, 0 or more"
+            "env.cells is \"many\"; allowed: a whole number, not negative"
         );
         for limit in [json!(0), json!("long"), json!(1.5), json!(-1)] {
             let message = message(json!({ "max_episode_steps": limit.clone() }));

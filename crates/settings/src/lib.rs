@@ -158,7 +158,7 @@ fn allowed(message: &str) -> String {
         (None, None) => message,
     };
     match expected {
-        "u64" | "usize" | "u32" | "u16" | "u8" => "a whole number, 0 or more".into(),
+        "u64" | "usize" | "u32" | "u16" | "u8" => "a whole number, not negative".into(),
         "f64" | "f32" => "a number".into(),
         "a boolean" => "true or false".into(),
         "a sequence" => "a list, such as [64, 64]".into(),
@@ -253,11 +253,11 @@ mod tests {
         );
         assert_eq!(
             message(json!({"net": {"hidden": "big"}})),
-            "algo.net.hidden is \"big\"; allowed: a whole number, 0 or more"
+            "algo.net.hidden is \"big\"; allowed: a whole number, not negative"
         );
         assert_eq!(
             message(json!({"net": {"sizes": [64, -4]}})),
-            "algo.net.sizes[1] is -4; allowed: a whole number, 0 or more"
+            "algo.net.sizes[1] is -4; allowed: a whole number, not negative"
         );
     }
 

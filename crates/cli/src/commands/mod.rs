@@ -40,6 +40,7 @@ mod completions;
 mod config;
 mod doctor;
 mod eval;
+mod film;
 mod list;
 mod mistakes;
 mod numbers;
@@ -81,8 +82,7 @@ enum Command {
     Resume(resume::Args),
     /// Play episodes with a trained agent and report its returns
     Eval(eval::Args),
-    /// Play an Atari game with random actions or a trained agent; show it in the terminal and write
-    /// a GIF
+    /// Show an environment with random actions or a trained agent, in the terminal and as a GIF
     Play(play::Args),
     /// Draw learning curves of one or more runs (HTML and PNG)
     Plot(plot::Args),

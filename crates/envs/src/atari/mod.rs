@@ -29,7 +29,9 @@ use serde::{Deserialize, Serialize};
 use starling_atari::ale::{Ale, AleError, SavedGame};
 use starling_atari::controllers::Action as Press;
 use starling_atari::games::Game;
+use starling_atari::palette;
 
+use crate::render;
 use crate::wrappers::{load, save};
 use crate::{Action, Env, EnvError, EnvOptions, ObsMut, Rng, Space, Step};
 use picture::{Frames, Picture};
@@ -614,6 +616,31 @@ impl Env for AtariEnv {
         if let Some(running) = &mut self.running {
             running.episode.over = true;
         }
+    }
+
+    /// What the console shows, with each pixel twice as wide as it is high.
+    fn render(&self) -> Result<render::Picture, EnvError> {
+        let Some(running) = &self.running else {
+            return Err(EnvError::Failed(
+                "it was not reset before its first picture".into(),
+            ));
+        };
+        let console = running.ale.console();
+        let (width, height) = (160, console.height());
+        let mut pixels = vec![0; width * height];
+        console.screen(&mut pixels);
+        let colours = pixels
+            .iter()
+            .map(|index| palette::rgb(console.format(), *index));
+        Ok(render::Picture {
+            width: 2 * width,
+            height,
+            rgb: colours.flat_map(|colour| [colour; 2]).flatten().collect(),
+        })
+    }
+
+    fn render_fps(&self) -> f64 {
+        60.0 / f64::from(self.settings.frame_skip.unwrap_or(3))
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

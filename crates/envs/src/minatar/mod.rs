@@ -32,6 +32,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::options::require_option;
+use crate::render::{Colour, Picture, cells};
 use crate::wrappers::{load, save};
 use crate::{Action, ConfigError, Env, EnvError, ObsMut, Rng, Space, Step};
 
@@ -65,6 +66,9 @@ pub trait Game: Default + Send + Serialize + DeserializeOwned {
     /// Number of channels of its observations.
     const CHANNELS: usize;
 
+    /// The colour of each channel in pictures. Where several show something, the first is seen.
+    const COLOURS: &'static [Colour];
+
     /// The moves that have an effect.
     const MOVES: &'static [Move];
 
@@ -95,6 +99,20 @@ pub enum Move {
     Down,
     /// Shoot.
     Fire,
+}
+
+/// Colours of the channels: the player, what helps it and what harms it look alike in all games.
+mod palette {
+    use super::Colour;
+
+    pub(super) const PLAYER: Colour = [245, 245, 240];
+    pub(super) const OWN: Colour = [120, 200, 255];
+    pub(super) const GOOD: Colour = [245, 200, 66];
+    pub(super) const ENEMY: Colour = [226, 78, 70];
+    pub(super) const SHOT: Colour = [255, 150, 90];
+    pub(super) const TRAIL: Colour = [104, 84, 92];
+    pub(super) const AIR: Colour = [70, 130, 220];
+    pub(super) const BRICK: Colour = [180, 110, 200];
 }
 
 /// All moves, in the order of their numbers.
@@ -258,6 +276,23 @@ impl<G: Game> Env for MinAtar<G> {
             terminated,
             truncated: false,
         })
+    }
+
+    fn render(&self) -> Result<Picture, EnvError> {
+        let mut board = vec![0; G::CHANNELS * SIZE * SIZE];
+        self.game.show(&mut Board(&mut board));
+        let colour = |row, column| {
+            let channels = board.chunks_exact(SIZE * SIZE);
+            let mut shown = channels
+                .zip(G::COLOURS)
+                .filter(|(flags, _)| flags[row * SIZE + column] != 0);
+            shown.next().map(|(_, colour)| *colour)
+        };
+        Ok(cells(SIZE, SIZE, 40, colour))
+    }
+
+    fn render_fps(&self) -> f64 {
+        10.0
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

@@ -14,6 +14,7 @@ use super::checks::{
 use super::{
     Episode, Pulse, Remake, Restart, RestartBudget, SlotSnapshot, Tally, VecEnv, VecSnapshot,
 };
+use crate::render::Picture;
 use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step, stream};
 
 /// Environments of one kind that are reset and stepped together.
@@ -98,6 +99,19 @@ pub trait EnvBatch: Send {
 
     /// The episode of one environment was cut off from outside; see [`Env::cut_off`].
     fn cut_off(&mut self, _env: usize) {}
+
+    /// A picture of one environment; see [`Env::render`].
+    ///
+    /// # Errors
+    /// When it cannot be shown.
+    fn render(&self, _env: usize) -> Result<Picture, EnvError> {
+        Err(EnvError::NoPicture)
+    }
+
+    /// See [`Env::render_fps`].
+    fn render_fps(&self) -> f64 {
+        15.0
+    }
 
     /// The whole state of one environment; see [`Env::snapshot`].
     fn snapshot(&self, _env: usize) -> Option<Vec<u8>> {
@@ -563,6 +577,14 @@ impl Env for BatchOfOne {
 
     fn cut_off(&mut self) {
         self.batch.cut_off(0);
+    }
+
+    fn render(&self) -> Result<Picture, EnvError> {
+        self.batch.render(0)
+    }
+
+    fn render_fps(&self) -> f64 {
+        self.batch.render_fps()
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {
