@@ -113,9 +113,9 @@ class Program:
         lines = self.output("list", what).splitlines()
         return [tuple(re.split(r"\s{2,}", line, maxsplit=1)) for line in lines]
 
-    def defaults(self, algo: str) -> dict:
+    def defaults(self, algo: str, env: str = "CartPole-v1") -> dict:
         """All settings of a run without a preset, by section."""
-        text = self.output("config", "show", "CartPole-v1", "--algo", algo, "--preset", "none")
+        text = self.output("config", "show", env, "--algo", algo, "--preset", "none")
         return parse_yaml(text)
 
 
@@ -184,11 +184,12 @@ class Source:
 
 
 def environments(program: Program, source: Source) -> str:
-    table = source.files[ROOT / "crates" / "envs" / "src" / "registry.rs"]
+    table = source.files[ROOT / "crates" / "envs" / "src" / "registry" / "table.rs"]
     known = {}
-    for entry in re.findall(r"EnvSpec \{\n(        id: .*?)\n    \}", table, re.DOTALL):
+    for entry in re.findall(r"^    EnvSpec \{\n(.*?)\n    \}", table, re.DOTALL | re.MULTILINE):
         facts = dict(re.findall(r"^        (\w+): (.+),$", entry, re.MULTILINE))
-        known[facts["id"].strip('"')] = facts
+        if name := re.search(r"EnvSpec::new\(\s*\"(.+?)\"", entry):
+            known[name[1]] = facts
     listed = program.listed("envs")
     games = [found[1] for name, _ in listed if (found := re.match(r"ALE/(\w+)-v5$", name))]
     atari = {name for game in games for name in (f"ALE/{game}-v5", f"{game}NoFrameskip-v4", f"{game}-v4")}
@@ -204,7 +205,9 @@ def environments(program: Program, source: Source) -> str:
             text += f"| `{name}` | {summary} | {limit} | {goal} |\n"
     text += (
         "\n*Time limit*: the number of steps after which an episode is truncated. *Solved at*:"
-        " Gymnasium's reward threshold. A dash means that there is none.\n\n"
+        " Gymnasium's reward threshold. A dash means that there is none. `starling play <id>` shows an"
+        " environment:\n\n"
+        f"{pictures()}\n\n"
         f"## Atari games\n\n{len(games)} games, each with three ids, such as `ALE/Pong-v5`,"
         " `PongNoFrameskip-v4` and `Pong-v4`; [Atari games](../atari.md) explains the differences."
         " A game is truncated after 108,000 frames, that is 27,000 steps or half an hour of play, unless"
@@ -212,15 +215,30 @@ def environments(program: Program, source: Source) -> str:
     )
     text += ", ".join(f"`{game}`" for game in games) + "\n\n"
     text += (
-        "## Settings\n\nEvery environment has `max_episode_steps`; the other settings exist only for"
-        " the environments that their description names, and are rejected elsewhere.\n\n"
+        "## Settings\n\nEvery environment has `env.max_episode_steps`; some families have more. A setting"
+        " that an environment does not have is rejected.\n\n"
     )
-    defaults = program.defaults("ppo")["env"]
-    rows = [
-        (f"env.{name}", "null" if defaults.get(name) is None else str(defaults[name]), kind, words)
-        for name, kind, words in source.fields("envs", "EnvOptions")
-    ]
-    return text + settings_table(rows, source)
+    limit = source.fields("envs", "EnvOptions")
+    text += settings_table([(f"env.{name}", "null", kind, words) for name, kind, words in limit], source)
+    for family, structure, env in (
+        ("MinAtar", "MinAtarOptions", "MinAtar/Breakout-v1"),
+        ("Atari", "AtariOptions", "ALE/Pong-v5"),
+    ):
+        defaults = program.defaults("ppo", env)["env"]
+        rows = [
+            (f"env.{name}", shown(defaults[name]), or_null(kind, defaults[name]), words)
+            for name, kind, words in source.fields("envs", structure)
+        ]
+        text += f"\n### {family}\n\n"
+        if family == "Atari":
+            text += "Null stands for the default, which depends on the id and on `env.preset`.\n\n"
+        text += settings_table(rows, source)
+    return text
+
+
+def pictures() -> str:
+    names = ["cart-pole", "mountain-car", "acrobot", "key-door", "minatar-breakout", "minatar-seaquest"]
+    return "\n".join(f"![{name}](../images/{name}.png)" for name in names)
 
 
 def run_settings(program: Program, source: Source) -> str:
@@ -358,6 +376,10 @@ def type_name(kind: str, source: Source) -> str:
     if choices := source.choices(kind):
         return ", ".join(f"`{choice}`" for choice in choices)
     return "section"
+
+
+def or_null(kind: str, default) -> str:
+    return f"Option<{kind}>" if default is None and not kind.startswith("Option<") else kind
 
 
 def number_in(option: str, pattern: str) -> str:

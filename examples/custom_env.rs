@@ -2,30 +2,68 @@
 //!
 //! ```text
 //! cargo run --release --example custom_env -- check-env Corridor-v0
-//! cargo run --release --example custom_env -- train Corridor-v0 --steps 50000
+//! cargo run --release --example custom_env -- play Corridor-v0
+//! cargo run --release --example custom_env -- train Corridor-v0 --steps 50000 env.cells=21
 //! ```
 //!
-//! A corridor of 11 cells: the agent starts in the middle, cheese lies at one end, and a sign
-//! at the start says which. The reward is 1 at the cheese and a small cost per step elsewhere.
+//! A corridor: the agent starts in the middle, cheese lies at one end, and a sign says which. The
+//! reward is 1 at the cheese and a small cost per step elsewhere. Its length and that cost are
+//! settings.
 
 #![expect(clippy::print_stderr, reason = "a program says why it ends")]
 
 use std::process::ExitCode;
 
 use rand::RngExt as _;
-use starling::envs::{Action, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry};
+use serde::{Deserialize, Serialize};
+use starling::envs::options::{defaults, require_option};
+use starling::envs::render::{Canvas, Picture, colours};
+use starling::envs::{
+    Action, ConfigError, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry,
+};
 
-const CELLS: usize = 11;
+/// The settings of a corridor: `env.cells=21` on the command line, `env: {cells: 21}` in a file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct CorridorOptions {
+    /// Length of the corridor.
+    cells: usize,
+    /// What each step costs.
+    step_cost: f32,
+}
 
-#[derive(Default)]
+impl Default for CorridorOptions {
+    fn default() -> Self {
+        Self {
+            cells: 11,
+            step_cost: 0.02,
+        }
+    }
+}
+
 struct Corridor {
+    options: CorridorOptions,
     cell: usize,
     cheese_right: bool,
 }
 
 impl Corridor {
+    fn new(options: CorridorOptions) -> Result<Self, ConfigError> {
+        let cells = options.cells;
+        require_option((3..=255).contains(&cells), "cells", cells, "3 to 255")?;
+        Ok(Self {
+            options,
+            cell: cells / 2,
+            cheese_right: false,
+        })
+    }
+
+    fn last(&self) -> usize {
+        self.options.cells - 1
+    }
+
     fn show(&self, mut obs: ObsMut<'_>) {
-        let place = self.cell as f32 / (CELLS - 1) as f32;
+        let place = self.cell as f32 / self.last() as f32;
         let sign = if self.cheese_right { 1.0 } else { -1.0 };
         obs.write(&[place, sign]);
     }
@@ -41,7 +79,7 @@ impl Env for Corridor {
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: ObsMut<'_>) -> Result<(), EnvError> {
-        self.cell = CELLS / 2;
+        self.cell = self.options.cells / 2;
         self.cheese_right = rng.random();
         self.show(obs);
         Ok(())
@@ -50,16 +88,27 @@ impl Env for Corridor {
     fn step(&mut self, action: Action<'_>, _: &mut Rng, obs: ObsMut<'_>) -> Result<Step, EnvError> {
         match action.discrete(2)? {
             0 => self.cell = self.cell.saturating_sub(1),
-            _ => self.cell = (self.cell + 1).min(CELLS - 1),
+            _ => self.cell = (self.cell + 1).min(self.last()),
         }
         self.show(obs);
-        let cheese = if self.cheese_right { CELLS - 1 } else { 0 };
+        let cheese = if self.cheese_right { self.last() } else { 0 };
         let found = self.cell == cheese;
         Ok(Step {
-            reward: if found { 1.0 } else { -0.02 },
+            reward: if found { 1.0 } else { -self.options.step_cost },
             terminated: found,
             truncated: false,
         })
+    }
+
+    // With this one it can be shown.
+    fn render(&self) -> Result<Picture, EnvError> {
+        let mut canvas = Canvas::new(600, 100, colours::PAPER);
+        let x = |cell: usize| 30.0 + 540.0 * cell as f64 / self.last() as f64;
+        canvas.line([x(0), 70.0], [x(self.last()), 70.0], 4.0, colours::GROUND);
+        let cheese = if self.cheese_right { self.last() } else { 0 };
+        canvas.circle([x(cheese), 50.0], 12.0, colours::GOAL);
+        canvas.circle([x(self.cell), 50.0], 16.0, colours::AGENT);
+        Ok(canvas.finish())
     }
 
     // With these two a run of this environment can be resumed exactly.
@@ -71,7 +120,7 @@ impl Env for Corridor {
         let &[cell, cheese_right] = snapshot else {
             return Err(EnvError::Snapshot("it has two bytes".into()));
         };
-        self.cell = usize::from(cell).min(CELLS - 1);
+        self.cell = usize::from(cell).min(self.last());
         self.cheese_right = cheese_right != 0;
         Ok(())
     }
@@ -79,13 +128,14 @@ impl Env for Corridor {
 
 fn main() -> ExitCode {
     let added = registry::add(EnvSpec {
-        id: "Corridor-v0",
-        family: "custom",
         max_episode_steps: Some(50),
-        reward_threshold: None,
-        summary: "find the cheese at the end that the sign points to",
-        options: &[],
-        bare: |_, _| Ok(Box::new(Corridor::default())),
+        options: defaults::<CorridorOptions>,
+        ..EnvSpec::new(
+            "Corridor-v0",
+            "custom",
+            "find the cheese at the end that the sign points to",
+            |_, options| Ok(Box::new(Corridor::new(options.read()?)?)),
+        )
     });
     match added {
         Ok(()) => starling::commands::main(),

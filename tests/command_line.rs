@@ -58,7 +58,22 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (&["train", "CartPole-v1", "sed=3"], "did you mean seed"),
         (&["atari", "verify", "ALE/Pon-v5"], "'ALE/Pong-v5'"),
-        (&["train", "CartPole-v1", "env.sticky=1"], "env.sticky"),
+        (
+            &["train", "CartPole-v1", "env.sticky=1"],
+            "there is no setting called 'env.sticky'; available: env.max_episode_steps",
+        ),
+        (
+            &["train", "ALE/Pong-v5", "env.stik=1"],
+            "did you mean env.stack or",
+        ),
+        (
+            &["train", "ALE/Pong-v5", "env.stack=many"],
+            "env.stack is \"many\"; allowed: a whole number, not negative",
+        ),
+        (
+            &["train", "ALE/Pong-v5", "env.stack=100"],
+            "env.stack is 100; allowed: 1 to 64",
+        ),
         (
             &["train", "CartPole-v1", "algo.epochs=many"],
             "algo.epochs is \"many\"",
@@ -84,7 +99,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "CartPole-v1", "env.max_episode_steps=0"],
-            "env: max_episode_steps",
+            "env.max_episode_steps is 0; allowed: a whole number, at least 1",
         ),
         (
             &["train", "CartPole-v1", "algo.learning_rate=fast"],
@@ -220,7 +235,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "CartPole-v1", "algo.net.hidden=[-4]"],
-            "algo.net.hidden[0] is -4; allowed: a whole number, 0 or more",
+            "algo.net.hidden[0] is -4; allowed: a whole number, not negative",
         ),
         (
             &["train", "CartPole-v1", "device=tpu"],
@@ -243,7 +258,15 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         (&["resume", "nowhere"], "is not a run folder"),
         (&["bench", "envs", "--env", "Nothing"], "'Nothing'"),
         (&["check-env", "CartPole-v1", "--steps", "0"], "from 1"),
-        (&["play", "CartPole-v1"], "is not an Atari game"),
+        (&["play", "CartPol-v1"], "did you mean 'CartPole-v1'"),
+        (
+            &["play", "CartPole-v1", "env.stack=1"],
+            "there is no setting called 'env.stack'; available: env.max_episode_steps",
+        ),
+        (
+            &["check-env", "CartPole-v1", "seed=1"],
+            "'seed' is not a setting of the environment",
+        ),
         (
             &["selftest", "--device", "cpu", "--algo", "nothing"],
             "no algorithm's name contains 'nothing'",
@@ -329,6 +352,16 @@ fn a_run_leaves_what_it_promises_and_can_be_evaluated_and_plotted() {
     }
 
     let path = path.to_str().unwrap();
+    let shown = run(
+        folder.path(),
+        &["play", path, "--steps", "5", "--gif", "agent.gif"],
+    );
+    assert!(
+        stdout(&shown).contains("CartPole-v1: return 5 in 5 steps"),
+        "{}",
+        stderr(&shown)
+    );
+    assert!(folder.path().join("agent.gif").is_file());
     let evaluated = run(folder.path(), &["eval", path, "--episodes", "5", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&stdout(&evaluated)).unwrap();
     assert_eq!(report["episodes"], 5);

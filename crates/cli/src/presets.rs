@@ -399,16 +399,10 @@ mod tests {
     /// algorithm.
     #[test]
     fn environments_without_presets_get_defaults_that_fit() {
-        let spec = |id, bare| EnvSpec {
-            id,
-            family: "custom",
-            max_episode_steps: None,
-            reward_threshold: None,
-            summary: "",
-            options: &[],
-            bare,
+        let add = |id, build| {
+            let spec = EnvSpec::new(id, "custom", "", build);
+            crate::envs::registry::add(spec).unwrap();
         };
-        let add = |id, bare| crate::envs::registry::add(spec(id, bare)).unwrap();
         add("Vector-v0", |_, _| {
             Ok(Box::new(Shows(Space::unbounded(&[3]))))
         });

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use starling_engine::{Episodes, RunConfig, evaluate_checkpoint};
 use starling_envs::EnvOptions;
-use starling_envs::atari::{ActionSet, LifeLoss};
+use starling_envs::atari::{self, ActionSet, AtariOptions, LifeLoss};
 use starling_record::{
     Checkpoint, GameScores, RunFolder, SCORE_COLUMN, STEP_COLUMN, Summary, Table, scores_of,
 };
@@ -58,7 +58,7 @@ pub fn saber(
     judged.env = rules(config)?;
     // SABER has limits of its own.
     judged.settings.eval.max_steps = u64::MAX;
-    let skip = u64::from(config.env.frame_skip.unwrap_or(4));
+    let skip = frames_per_step(config)?;
     let marks = [5 * MINUTE / skip, 30 * MINUTE / skip];
     let episodes = Episodes {
         count: episodes,
@@ -91,23 +91,22 @@ fn rules(config: &RunConfig) -> anyhow::Result<EnvOptions> {
     let spec = config.env_spec()?;
     check_atari(config)?;
     let trained = spec.make(&config.env)?;
-    let rules = EnvOptions {
-        sticky_action_prob: Some(0.25),
+    let rules = config.env.with(&serde_json::json!({
+        "sticky_action_prob": 0.25,
         // A preset may have set the mask, so the environment itself is asked. The values of
         // actions that were masked in training mean nothing.
-        actions: Some(match trained.masks_actions() {
+        "actions": match trained.masks_actions() {
             true => ActionSet::Masked,
             false => ActionSet::Full,
-        }),
-        noop_max: Some(0),
-        fire_reset: Some(false),
-        life_loss: Some(LifeLoss::Ignored),
-        clip_rewards: Some(false),
-        score_fixes: Some(true),
-        max_frames: Some(100 * 60 * MINUTE),
-        stuck_frames: Some(5 * MINUTE),
-        ..config.env.clone()
-    };
+        },
+        "noop_max": 0,
+        "fire_reset": false,
+        "life_loss": LifeLoss::Ignored,
+        "clip_rewards": false,
+        "score_fixes": true,
+        "max_frames": 100 * 60 * MINUTE,
+        "stuck_frames": 5 * MINUTE,
+    }));
     if spec.make(&rules)?.action_space() != trained.action_space() {
         bail!(
             "SABER uses all 18 actions, and this agent was trained with fewer. Train with \
@@ -115,6 +114,14 @@ fn rules(config: &RunConfig) -> anyhow::Result<EnvOptions> {
         );
     }
     Ok(rules)
+}
+
+/// Frames of one step. A random number of them counts as 4, their most.
+fn frames_per_step(config: &RunConfig) -> anyhow::Result<u64> {
+    let (game, version) = atari::parse(&config.env_id)
+        .with_context(|| format!("{} is not an Atari game", config.env_id))?;
+    let options = AtariOptions::of(game, version, &config.env)?;
+    Ok(u64::from(options.frame_skip.unwrap_or(4)))
 }
 
 fn check_atari(config: &RunConfig) -> anyhow::Result<()> {
@@ -263,7 +270,7 @@ pub fn training_scores(
     config: &RunConfig,
 ) -> anyhow::Result<Vec<TrainingScore>> {
     check_atari(config)?;
-    let skip = config.env.frame_skip.unwrap_or(4);
+    let skip = frames_per_step(config)?;
     let path = folder.progress_path();
     let table = Table::read(&path)?;
     let (Some(steps), Some(scores)) = (table.column(STEP_COLUMN), table.column(SCORE_COLUMN))
@@ -276,7 +283,7 @@ pub fn training_scores(
     let rows: Vec<(f64, f64)> = steps
         .iter()
         .zip(&scores)
-        .map(|(&step, &score)| (step * f64::from(skip), score))
+        .map(|(&step, &score)| (step * skip as f64, score))
         .collect();
     Ok(scores_at(&rows, &TRAINING_MILLIONS))
 }
@@ -354,11 +361,16 @@ mod tests {
     #[test]
     fn saber_keeps_the_mask_and_corrects_scores() {
         let small = "algo.capacity_steps=1000";
-        let masked = rules(&config("ALE/Pong-v5", &["env.preset=rela", small])).unwrap();
-        assert_eq!(masked.actions, Some(ActionSet::Masked));
-        let full = rules(&config("ALE/Pong-v5", &["env.actions=full", small])).unwrap();
-        assert_eq!(full.actions, Some(ActionSet::Full));
-        assert_eq!(full.score_fixes, Some(true));
+        let judged = |pair| {
+            let rules = rules(&config("ALE/Pong-v5", &[pair, small])).unwrap();
+            let (game, version) = atari::parse("ALE/Pong-v5").unwrap();
+            AtariOptions::of(game, version, &rules).unwrap()
+        };
+        assert_eq!(judged("env.preset=rela").actions, ActionSet::Masked);
+        let full = judged("env.actions=full");
+        assert_eq!(full.actions, ActionSet::Full);
+        assert!(full.score_fixes && !full.clip_rewards);
+        assert_eq!(full.stuck_frames, Some(18_000));
         let error = rules(&config("ALE/Pong-v5", &[small])).unwrap_err();
         assert!(error.to_string().contains("env.actions=full"), "{error}");
         let error = rules(&config("CartPole-v1", &[])).unwrap_err();

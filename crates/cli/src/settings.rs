@@ -136,10 +136,7 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         Some(path) => read_file(path)?,
         None => Value::Object(Map::new()),
     };
-    let mut line = Value::Object(Map::new());
-    for pair in &request.overrides {
-        apply_override(&mut line, pair)?;
-    }
+    let mut line = overrides(&request.overrides)?;
     for (given, table, key, name) in [
         (&request.env, "env", "env.id", "id"),
         (&request.algo, "algo", "algo.name", "name"),
@@ -219,6 +216,15 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         }),
         _ => config,
     }
+}
+
+/// `key=value` pairs with dotted keys as a tree of settings.
+pub(crate) fn overrides(pairs: &[String]) -> Result<Value, SettingsError> {
+    let mut tree = Value::Object(Map::new());
+    for pair in pairs {
+        apply_override(&mut tree, pair)?;
+    }
+    Ok(tree)
 }
 
 fn check(tree: &Value, env: &str, algo: &str) -> Result<RunConfig, SettingsError> {

@@ -43,15 +43,12 @@ impl Env for Noise {
 fn config(settings: Value) -> RunConfig {
     static ADDED: Once = Once::new();
     ADDED.call_once(|| {
-        registry::add(EnvSpec {
-            id: "Noise-v0",
-            family: "test",
-            max_episode_steps: None,
-            reward_threshold: None,
-            summary: "random numbers",
-            options: &[],
-            bare: |_, _| Ok(Box::new(Noise)),
-        })
+        registry::add(EnvSpec::new(
+            "Noise-v0",
+            "test",
+            "random numbers",
+            |_, _| Ok(Box::new(Noise)),
+        ))
         .unwrap();
     });
     let mut tree = json!({

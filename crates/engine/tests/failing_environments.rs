@@ -87,15 +87,7 @@ fn add_environments() {
         let steps_left = LIFE;
         Box::new(Mortal { steps_left, panics })
     }
-    let spec = |id, bare| EnvSpec {
-        id,
-        family: "test",
-        max_episode_steps: None,
-        reward_threshold: None,
-        summary: "goes wrong after 300 steps",
-        options: &[],
-        bare,
-    };
+    let spec = |id, build| EnvSpec::new(id, "test", "goes wrong after 300 steps", build);
     ADDED.call_once(|| {
         registry::add(spec("Fails-v0", |_, _| Ok(mortal(false)))).unwrap();
         registry::add(spec("Panics-v0", |_, _| Ok(mortal(true)))).unwrap();

@@ -1,7 +1,9 @@
 //! The trait that one environment implements.
 
+use starling_settings::ConfigError;
 use starling_tree::{Array, Element, Tree, ViewMut};
 
+use crate::render::Picture;
 use crate::{Rng, Space};
 
 /// One environment: a game, a simulator, a task.
@@ -68,6 +70,19 @@ pub trait Env: Send {
     /// a new game, and [`game_score`](Env::game_score) is that of the game cut off.
     fn cut_off(&mut self) {}
 
+    /// A picture of the present state, for people to look at; called after [`reset`](Env::reset).
+    ///
+    /// [`Canvas`](crate::render::Canvas) draws lines, polygons and circles,
+    /// [`cells`](crate::render::cells) a board.
+    fn render(&self) -> Result<Picture, EnvError> {
+        Err(EnvError::NoPicture)
+    }
+
+    /// Steps per second at which its pictures look natural.
+    fn render_fps(&self) -> f64 {
+        15.0
+    }
+
     /// The whole state, such that [`restore`](Env::restore) continues exactly; `None` if this
     /// environment cannot be saved. A resumed run starts a new episode then.
     fn snapshot(&self) -> Option<Vec<u8>> {
@@ -126,6 +141,14 @@ impl<E: Env + ?Sized> Env for Box<E> {
         (**self).cut_off();
     }
 
+    fn render(&self) -> Result<Picture, EnvError> {
+        (**self).render()
+    }
+
+    fn render_fps(&self) -> f64 {
+        (**self).render_fps()
+    }
+
     fn snapshot(&self) -> Option<Vec<u8>> {
         (**self).snapshot()
     }
@@ -167,12 +190,33 @@ pub enum EnvError {
     /// A state could not be saved or restored.
     #[error("the environment's state cannot be restored: {0}")]
     Snapshot(String),
+    /// It cannot be shown.
+    #[error(
+        "this environment has no picture; to give it one, implement Env::render (see \
+         starling::envs::render and the chapter on environments in the book)"
+    )]
+    NoPicture,
+    /// Its options cannot be used.
+    #[error(transparent)]
+    Options(#[from] ConfigError),
     /// Anything else that an environment reports.
     #[error("{0}")]
     Failed(String),
     /// The environment's code panicked.
     #[error("it panicked: {0}")]
     Panicked(String),
+    /// A batch of environments failed.
+    #[error("environments {first} to {last} ({id}): {cause}")]
+    Among {
+        /// The first of them, counted over the whole run.
+        first: u64,
+        /// The last of them.
+        last: u64,
+        /// Their id in the registry.
+        id: String,
+        /// What went wrong.
+        cause: Box<EnvError>,
+    },
     /// One of several environments failed.
     #[error("environment {index} ({id}): {cause}")]
     At {

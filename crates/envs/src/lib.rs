@@ -11,17 +11,24 @@ mod env;
 pub mod exploration;
 pub mod memory;
 pub mod minatar;
+pub mod options;
 mod random;
 pub mod registry;
+pub mod render;
 mod rollout;
 mod space;
 mod vector;
 mod wrappers;
 
 pub use env::{Action, Env, EnvError, ObsMut, Step};
+pub use options::EnvOptions;
 pub use random::{Rng, stream};
-pub use registry::{EnvOptions, EnvSpec, UnknownEnv};
+pub use registry::{EnvSpec, UnknownEnv};
 pub use rollout::{Resident, Rollout};
 pub use space::{Bounds, Space};
-pub use vector::{Episode, Pulse, Restart, RestartBudget, VecEnv, VecSnapshot};
+pub use starling_settings::ConfigError;
+pub use vector::{
+    BatchOfOne, BatchVecEnv, EnvBatch, Episode, Pulse, Remake, Restart, RestartBudget, SyncVecEnv,
+    VecEnv, VecSnapshot,
+};
 pub use wrappers::TimeLimit;

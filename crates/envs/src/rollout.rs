@@ -82,6 +82,16 @@ impl std::fmt::Debug for Resident {
 }
 
 impl Rollout {
+    /// What one item of the column of actions holds. Actions with named parts are laid side by side
+    /// as one vector of floats.
+    pub fn action_spec(space: &Space) -> Spec {
+        let spec = space.spec();
+        spec.leaf().cloned().unwrap_or_else(|| {
+            let parts = spec.leaves().iter().map(|(_, s)| s.elements()).sum();
+            Spec::new(DType::F32, &[parts])
+        })
+    }
+
     /// Empty columns.
     ///
     /// `policy` and `state` are what the policy records per step and carries between steps;
@@ -95,12 +105,7 @@ impl Rollout {
         policy: &Tree<Spec>,
         state: &Tree<Spec>,
     ) -> Self {
-        let action = action.spec();
-        let action = action.leaf().cloned().unwrap_or_else(|| {
-            // Actions with named parts are laid side by side as one vector of floats.
-            let parts = action.leaves().iter().map(|(_, s)| s.elements()).sum();
-            Spec::new(DType::F32, &[parts])
-        });
+        let action = Self::action_spec(action);
         let action_shape: Vec<usize> = [steps, envs].into_iter().chain(action.shape).collect();
         Self {
             obs: Tree::zeros(&observation.spec(), &[steps + 1, envs]),

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::render::Picture;
 use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
 /// Truncates episodes after a number of steps.
@@ -80,6 +81,14 @@ impl<E: Env> Env for TimeLimit<E> {
 
     fn cut_off(&mut self) {
         self.env.cut_off();
+    }
+
+    fn render(&self) -> Result<Picture, EnvError> {
+        self.env.render()
+    }
+
+    fn render_fps(&self) -> f64 {
+        self.env.render_fps()
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use starling_envs::{EnvError, EnvOptions, Rollout, VecEnv, VecSnapshot, registry, stream};
 use starling_tree::Tree;
 
-fn columns(vector: &VecEnv, steps: usize) -> Rollout {
+fn columns(vector: &dyn VecEnv, steps: usize) -> Rollout {
     Rollout::new(
         steps,
         vector.len(),
@@ -20,7 +20,7 @@ fn columns(vector: &VecEnv, steps: usize) -> Rollout {
 }
 
 /// Fills the columns with random actions from a separate stream.
-fn play(vector: &mut VecEnv, rollout: &mut Rollout, seed: u64) -> Result<(), EnvError> {
+fn play(vector: &mut dyn VecEnv, rollout: &mut Rollout, seed: u64) -> Result<(), EnvError> {
     let mut rng = stream(seed, "actions", 0);
     for t in 0..rollout.steps() {
         for b in 0..rollout.envs() {
@@ -44,20 +44,20 @@ proptest! {
     ) {
         for spec in registry::all().into_iter().filter(|spec| spec.family != "atari") {
             let options = EnvOptions::default();
-            let mut vector = VecEnv::new(spec, &options, count, seed, "env", 3).unwrap();
-            let mut first = columns(&vector, before);
+            let mut vector = spec.make_vec(&options, count, seed, "env", 3).unwrap();
+            let mut first = columns(&*vector, before);
             let stop = AtomicBool::new(false);
             vector.decorrelate(30, &stop, &mut first).unwrap();
-            play(&mut vector, &mut first, seed).unwrap();
+            play(&mut *vector, &mut first, seed).unwrap();
             first.carry_over();
 
             let bytes = postcard::to_allocvec(&vector.snapshot()).unwrap();
             let snapshot: VecSnapshot = postcard::from_bytes(&bytes).unwrap();
             prop_assert!(snapshot.is_complete());
             // Of another seed, so that everything that matters must come from the snapshot.
-            let mut restored = VecEnv::new(spec, &options, count, seed ^ 1, "other", 0).unwrap();
-            let mut wanted = columns(&vector, after);
-            let mut shown = columns(&restored, after);
+            let mut restored = spec.make_vec(&options, count, seed ^ 1, "other", 0).unwrap();
+            let mut wanted = columns(&*vector, after);
+            let mut shown = columns(&*restored, after);
             restored.reset(&mut shown).unwrap();
             restored.restore(&snapshot, &mut shown).unwrap();
             prop_assert_eq!(&restored.snapshot(), &snapshot);
@@ -66,8 +66,8 @@ proptest! {
                     rollout.obs.copy_at(&[0, b], &first.obs, &[0, b]).unwrap();
                 }
             }
-            play(&mut vector, &mut wanted, seed.wrapping_add(1)).unwrap();
-            play(&mut restored, &mut shown, seed.wrapping_add(1)).unwrap();
+            play(&mut *vector, &mut wanted, seed.wrapping_add(1)).unwrap();
+            play(&mut *restored, &mut shown, seed.wrapping_add(1)).unwrap();
             prop_assert_eq!(&wanted, &shown, "{}", spec.id);
             let wanted: Vec<_> = vector.finished().collect();
             let shown: Vec<_> = restored.finished().collect();
@@ -84,7 +84,7 @@ proptest! {
         for spec in registry::all().into_iter().filter(|spec| spec.family != "atari") {
             let mut env = spec.make(&EnvOptions::default()).unwrap();
             let mut rollout = columns(
-                &VecEnv::new(spec, &EnvOptions::default(), 1, seed, "env", 0).unwrap(),
+                &*spec.make_vec(&EnvOptions::default(), 1, seed, "env", 0).unwrap(),
                 1,
             );
             let mut rng = stream(seed, "env", 0);

@@ -15,7 +15,7 @@ use starling_atari::games::{self, Game};
 use starling_atari::palette;
 use starling_atari::picture::{Resizer, SIDE, pool};
 use starling_envs::atari::roms;
-use starling_envs::{Env, EnvOptions, EnvSpec, ObsMut, Rollout, VecEnv, registry, stream};
+use starling_envs::{Env, EnvOptions, EnvSpec, ObsMut, Rollout, registry, stream};
 use starling_tree::{Array, DType, Tree};
 
 use super::BenchError;
@@ -275,7 +275,7 @@ fn plain_work(threads: usize) -> f64 {
 
 fn measure_thread(game: &str, envs: usize, thread: usize) -> Result<f64, BenchError> {
     let options = EnvOptions::default();
-    let mut vector = VecEnv::new(spec(game)?, &options, envs, thread as u64, "env", 0)?;
+    let mut vector = spec(game)?.make_vec(&options, envs, thread as u64, "env", 0)?;
     let mut rollout = Rollout::new(
         STEPS,
         envs,

@@ -9,7 +9,7 @@ use std::io::Write;
 use rand::RngExt as _;
 use starling_algos::{Acting, Policy};
 use starling_engine::{Actor, Place, Weights};
-use starling_envs::{Rollout, VecEnv, stream};
+use starling_envs::{Rollout, stream};
 use starling_nets::{Device, ShapeMismatch, Snapshot};
 use starling_tree::{Spec, Tree};
 
@@ -46,7 +46,7 @@ fn nanoseconds(rollouts_per_second: f64) -> f64 {
 
 fn bare(id: &str) -> Result<f64, BenchError> {
     let spec = starling_envs::registry::find(id).map_err(|e| Box::new(EngineError::from(e)))?;
-    let mut envs = VecEnv::new(spec, &Default::default(), ENVS, 1, "env", 0)?;
+    let mut envs = spec.make_vec(&Default::default(), ENVS, 1, "env", 0)?;
     let nothing = Tree::empty();
     let (obs, action) = (envs.observation_space(), envs.action_space());
     let mut rollout = Rollout::new(STEPS, ENVS, obs, action, None, &nothing, &nothing);
@@ -76,7 +76,7 @@ fn actor(id: &str, random: bool) -> Result<f64, BenchError> {
     let config = resolve(&request).map_err(Box::new)?;
     let algorithm = config.algorithm().map_err(Box::new)?;
     let spec = config.env_spec().map_err(Box::new)?;
-    let envs = VecEnv::new(spec, &config.env, ENVS, 1, "env", 0)?;
+    let envs = spec.make_vec(&config.env, ENVS, 1, "env", 0)?;
     let place = Place {
         first_env: 0,
         envs: ENVS,

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use rand::RngExt as _;
-use starling_envs::{EnvError, EnvOptions, EnvSpec, Rollout, Space, VecEnv, registry, stream};
+use starling_envs::{EnvError, EnvOptions, EnvSpec, Rollout, Space, registry, stream};
 use starling_tree::Tree;
 
 use super::BenchError;
@@ -57,7 +57,7 @@ pub(super) fn run(wanted: &str, out: &mut dyn Write) -> Result<(), BenchError> {
 }
 
 fn measure(spec: &EnvSpec) -> Result<f64, EnvError> {
-    let mut vector = VecEnv::new(spec, &EnvOptions::default(), ENVS, 0, "env", 0)?;
+    let mut vector = spec.make_vec(&EnvOptions::default(), ENVS, 0, "env", 0)?;
     let mut rollout = Rollout::new(
         STEPS,
         ENVS,

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
-use starling_envs::{EnvOptions, Rollout, Space, VecEnv, registry, stream};
+use starling_envs::{EnvOptions, Rollout, Space, registry, stream};
 use starling_replay::{
     Layout, Prefetcher, PriorityConfig, Replay, ReplayConfig, Snapshot, SumTree, TransitionBatch,
 };
@@ -451,7 +451,7 @@ fn record(game: &str) -> Result<Option<Vec<Rollout>>, BenchError> {
     let spec = registry::find(&id)
         .map_err(crate::EngineError::from)
         .map_err(Box::new)?;
-    let Ok(mut vector) = VecEnv::new(spec, &EnvOptions::default(), ENVS, 0, "env", 0) else {
+    let Ok(mut vector) = spec.make_vec(&EnvOptions::default(), ENVS, 0, "env", 0) else {
         return Ok(None);
     };
     let mut rollout = empty_rollout(vector.observation_space(), vector.action_space());

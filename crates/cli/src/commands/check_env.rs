@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use crate::envs::{EnvOptions, check, registry};
+use crate::envs::check;
+use crate::envs::registry::{self, Build};
 
 use super::numbers::{at_least_one, whole};
 
@@ -10,6 +11,9 @@ use super::numbers::{at_least_one, whole};
 pub(super) struct Args {
     /// Environment
     id: String,
+    /// Settings of the environment, such as env.stack=1
+    #[arg(value_name = "KEY=VALUE")]
+    options: Vec<String>,
     /// Steps to take
     #[arg(
         long,
@@ -26,11 +30,14 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let spec = registry::find(&args.id)?;
     super::roms::ensure(spec.id)?;
-    let report = check::check(
-        &mut || spec.make(&EnvOptions::default()),
-        args.seed,
-        args.steps,
-    );
+    let options = super::env_options(spec, &args.options)?;
+    let report = match spec.build {
+        Build::Env(_) => check::check(&mut || spec.make(&options), args.seed, args.steps),
+        Build::Batch(make) => {
+            let mut make = |count| make(spec.id, &options, count);
+            check::check_batch(&mut make, args.seed, args.steps)
+        }
+    };
     for finding in &report.findings {
         say!("{finding}");
     }

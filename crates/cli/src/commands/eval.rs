@@ -1,11 +1,14 @@
 //! `starling eval`: how good a trained agent is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::numbers::{at_least_one, whole};
-use crate::engine::{Episodes, RunConfig, evaluate_checkpoint, is_needed_to_act};
-use crate::record::{RunFolder, Summary, checkpoint, scores_of};
+use super::play::{Played, Player};
+use crate::engine::{
+    Episodes, RunConfig, evaluate_checkpoint, is_needed_to_act, policy_of_checkpoint,
+};
+use crate::record::{Checkpoint, RunFolder, Summary, checkpoint, scores_of};
 use crate::saber;
 
 #[derive(clap::Args)]
@@ -24,6 +27,9 @@ pub(super) struct Args {
     /// Use the checkpoint with the best score instead of the latest
     #[arg(long)]
     best: bool,
+    /// Write the first episode as a GIF
+    #[arg(long, value_name = "FILE", conflicts_with = "protocol")]
+    video: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -113,6 +119,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             config.settings.eval.max_steps
         );
     }
+    if let Some(path) = &args.video {
+        let most = config.settings.eval.max_steps;
+        let played = film(&config, &chosen, args.seed, most, path)?;
+        note!("{} shows an episode: {played}", path.display());
+    }
     let returns = Summary::of(evaluation.returns.iter().copied());
     let lengths = Summary::of(evaluation.lengths.iter().copied());
     if args.json {
@@ -153,6 +164,22 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Plays the first episode of the evaluation once more, with the same random streams, as a GIF.
+fn film(
+    config: &RunConfig,
+    chosen: &Checkpoint,
+    seed: u64,
+    most: u64,
+    path: &Path,
+) -> anyhow::Result<Played> {
+    let spec = config.env_spec()?;
+    let options = (spec.for_evaluation)(&config.env);
+    let policy = policy_of_checkpoint(config, chosen)?;
+    let roles = ["eval", "eval-policy"];
+    let mut player = Player::new(spec, &options, Some(policy), roles, seed)?;
+    player.film(path, most, |_, _| Ok(()))
+}
+
 /// `0.950 ± 0.041 (min …, median …, max …)`, with more decimals for small numbers.
 fn describe(returns: &Summary) -> String {
     let digits = match returns.min.abs().max(returns.max.abs()) {
@@ -175,6 +202,9 @@ fn describe(returns: &Summary) -> String {
 
 fn training(folder: &RunFolder, config: &RunConfig, json: bool) -> anyhow::Result<ExitCode> {
     let scores = saber::training_scores(folder, config)?;
+    if scores.is_empty() {
+        anyhow::bail!("the run has not reached 10 million frames yet: there is nothing to report");
+    }
     let game = scores_of(&config.env_id);
     if json {
         let rows = scores.iter().map(|row| {
@@ -187,9 +217,6 @@ fn training(folder: &RunFolder, config: &RunConfig, json: bool) -> anyhow::Resul
         });
         say!("{:#}", serde_json::Value::Array(rows.collect()));
         return Ok(ExitCode::SUCCESS);
-    }
-    if scores.is_empty() {
-        say!("the run has not reached 10 million frames yet");
     }
     for row in &scores {
         let share = game.and_then(|game| game.human_normalized(row.score));

@@ -9,6 +9,9 @@ use crate::{algos, envs, presets};
 pub(super) struct Args {
     /// What to list
     what: What,
+    /// Only lines that contain this, in any case
+    #[arg(value_name = "TEXT")]
+    filter: Option<String>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -42,6 +45,15 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             .map(|preset| [preset.name.to_owned(), preset.summary().to_owned()])
             .collect(),
     };
+    let wanted = args.filter.unwrap_or_default().to_lowercase();
+    let contains = |text: &String| text.to_lowercase().contains(&wanted);
+    let rows: Vec<_> = rows
+        .into_iter()
+        .filter(|row| row.iter().any(contains))
+        .collect();
+    if rows.is_empty() {
+        anyhow::bail!("no line contains '{wanted}'");
+    }
     let width = rows.iter().map(|[name, _]| name.chars().count()).max();
     for [name, summary] in &rows {
         say!("{name:<width$}  {summary}", width = width.unwrap_or(0));

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 
 use crate::EngineError;
 use crate::bench::BenchError;
+use crate::envs::{EnvOptions, EnvSpec};
 use crate::settings::SettingsError;
 
 /// Prints a line of results to standard output. A reader that left ends the program quietly; any
@@ -39,6 +40,7 @@ mod completions;
 mod config;
 mod doctor;
 mod eval;
+mod film;
 mod list;
 mod mistakes;
 mod numbers;
@@ -80,8 +82,7 @@ enum Command {
     Resume(resume::Args),
     /// Play episodes with a trained agent and report its returns
     Eval(eval::Args),
-    /// Play an Atari game with random actions or a trained agent; show it in the terminal and write
-    /// a GIF
+    /// Show an environment with random actions or a trained agent, in the terminal and as a GIF
     Play(play::Args),
     /// Draw learning curves of one or more runs (HTML and PNG)
     Plot(plot::Args),
@@ -165,6 +166,23 @@ pub fn main() -> ExitCode {
             exit_code(&error)
         }
     }
+}
+
+/// The options of an environment that are given as `env.stack=1`.
+fn env_options(spec: &EnvSpec, pairs: &[String]) -> anyhow::Result<EnvOptions> {
+    let given = crate::settings::overrides(pairs)?;
+    let sections = given.as_object().into_iter().flatten();
+    let mut options = EnvOptions::default();
+    for (section, table) in sections {
+        if section != "env" {
+            let text =
+                format!("'{section}' is not a setting of the environment; those begin with env.");
+            return Err(Usage(text).into());
+        }
+        options = EnvOptions::from_table(table).map_err(EngineError::from)?;
+    }
+    spec.check(&options).map_err(EngineError::from)?;
+    Ok(options)
 }
 
 /// A mistake in what the user wrote that no library finds: exit code 2.

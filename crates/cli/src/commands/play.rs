@@ -1,31 +1,30 @@
-//! `starling play`: an Atari game to look at, in the terminal and as a GIF.
+//! `starling play`: an environment to look at, in the terminal and as a GIF.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-
 use crate::algos::{Acting, Part, Policy};
-use crate::atari::ale::Ale;
-use crate::atari::palette;
-use crate::engine::{is_needed_to_act, policy_of_checkpoint};
-use crate::envs::atari::{AtariEnv, parse};
-use crate::envs::{Action, Env as _, EnvOptions, ObsMut, Rng, Rollout, registry, stream};
+use crate::engine::{RunConfig, is_needed_to_act, policy_of_checkpoint};
+use crate::envs::{Action, Env, EnvOptions, EnvSpec, ObsMut, Rng, Rollout, Space, Step, stream};
 use crate::record::{RunFolder, checkpoint};
 use crate::tree::{Array, Tree};
 
 use super::Usage;
+use super::film::{self, Film};
 use super::numbers::{at_least_one, whole};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Environment, such as ALE/Pong-v5; not needed with --run
-    #[arg(required_unless_present = "run")]
-    env: Option<String>,
-    /// Play with the latest agent of this run instead of random actions
-    #[arg(long, value_name = "DIR", conflicts_with = "env")]
+    /// Environment (random actions), or folder of a run (its latest agent)
+    #[arg(value_name = "ENV|RUN", required_unless_present = "run")]
+    what: Option<String>,
+    /// Settings of the environment, such as env.difficulty=1; not with a run
+    #[arg(value_name = "KEY=VALUE")]
+    options: Vec<String>,
+    /// Folder of a run
+    #[arg(long, value_name = "DIR", conflicts_with = "what", hide = true)]
     run: Option<PathBuf>,
     /// Maximum number of steps; the episode may end earlier
     #[arg(
@@ -35,10 +34,10 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     steps: u64,
-    /// Seed of the game and of the actions
+    /// Seed of the environment and of the actions
     #[arg(long, default_value = "1", value_parser = whole, allow_negative_numbers = true)]
     seed: u64,
-    /// The GIF to write [default: <game>.gif]
+    /// The GIF to write [default: <environment>.gif]
     #[arg(long, value_name = "FILE")]
     gif: Option<PathBuf>,
     /// Do not draw in the terminal
@@ -46,98 +45,103 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-const WIDTH: usize = 160;
-/// Hundredths of a second that one step takes: four frames at 60 Hz.
-const DELAY: u16 = 7;
-
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let mut policy = None;
-    let (id, options) = match (&args.run, &args.env) {
-        (Some(run), _) => {
-            let folder = RunFolder::open(run)?;
-            let mut config = crate::read_config(&folder, None)?;
-            super::bf16::ensure(&mut config)?;
-            let (latest, _) =
-                checkpoint::latest_with(&folder.checkpoints_path(), is_needed_to_act)?;
-            policy = Some(policy_of_checkpoint(&config, &latest)?);
-            (config.env_id, config.env.for_evaluation())
+    let what = args.what.as_deref().unwrap_or_default();
+    let run = args.run.or_else(|| is_run(what).then(|| what.into()));
+    let (spec, options, policy) = match run {
+        Some(run) => {
+            if !args.options.is_empty() {
+                let text = "an agent is shown in the environment that it was trained in: give no \
+                            settings with a run";
+                return Err(Usage(text.into()).into());
+            }
+            let (config, policy) = agent(&run)?;
+            let spec = config.env_spec()?;
+            (spec, (spec.for_evaluation)(&config.env), Some(policy))
         }
-        (None, Some(env)) => (registry::find(env)?.id.to_owned(), EnvOptions::default()),
-        (None, None) => anyhow::bail!("name an environment, or a run with --run"),
+        None => {
+            let spec = crate::envs::registry::find(what)?;
+            (spec, super::env_options(spec, &args.options)?, None)
+        }
     };
-    let (game, version) = parse(&id).ok_or_else(|| {
-        Usage(format!(
-            "{id} is not an Atari game; only Atari games can be shown"
-        ))
+    super::roms::ensure(spec.id)?;
+    let mut player = Player::new(spec, &options, policy, ["play", "play-policy"], args.seed)?;
+    let path = args.gif.unwrap_or_else(|| file_name(spec.id));
+    let mut stage = match !args.quiet && std::io::stdout().is_terminal() {
+        true => Some(Terminal::new(player.env.render_fps())),
+        false => None,
+    };
+    let played = player.film(&path, args.steps, |picture, played| match &mut stage {
+        Some(stage) => stage.show(spec.id, picture, played),
+        None => Ok(()),
     })?;
-    super::roms::ensure(&id)?;
-    let mut env = AtariEnv::new(game, version, &options)?;
-    let mut player = Player::new(&env, policy, args.seed);
-    let path = args
-        .gif
-        .unwrap_or_else(|| format!("{}.gif", game.name).into());
-    env.reset(
-        &mut player.rng,
-        ObsMut::at(&mut player.rollout.obs, &[0, 0]),
-    )?;
-    let screen = Screen::new(env.console().context("the console is not on")?);
-    let mut film = screen.film(&path)?;
-    let live = !args.quiet && std::io::stdout().is_terminal();
-    let (mut score, mut steps) = (0.0, 0);
-    let begin = Instant::now();
-    while steps < args.steps {
-        let step = player.step(&mut env)?;
-        score += step.reward;
-        steps += 1;
-        let pixels = screen.pixels(env.console().context("the console is not on")?);
-        film.write_frame(&gif::Frame {
-            width: 2 * WIDTH as u16,
-            height: screen.height as u16,
-            delay: DELAY,
-            buffer: pixels.iter().flat_map(|pixel| [*pixel; 2]).collect(),
-            ..gif::Frame::default()
-        })?;
-        if live {
-            let mut out = std::io::stdout().lock();
-            write!(
-                out,
-                "{}{}: {score} points, step {steps}\x1b[K",
-                screen.text(&pixels),
-                id
-            )?;
-            out.flush()?;
-            let due = begin + Duration::from_millis(10 * u64::from(DELAY) * steps);
-            std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        }
-        if step.done() {
-            break;
-        }
+    match stage {
+        // The words are below the last picture already.
+        Some(_) => say!("\ngif: {}", path.display()),
+        None => say!("{}: {played}\ngif: {}", spec.id, path.display()),
     }
-    if live {
-        say!("");
-    }
-    say!(
-        "{id}: {score} points in {steps} steps\ngif: {}",
-        path.display()
-    );
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who chooses the actions.
-struct Player {
+/// Whether an argument is the folder of a run rather than the name of an environment.
+fn is_run(what: &str) -> bool {
+    Path::new(what).is_dir() && crate::envs::registry::find(what).is_err()
+}
+
+/// The settings and the latest agent of a run.
+fn agent(run: &Path) -> anyhow::Result<(RunConfig, Box<dyn Policy>)> {
+    let folder = RunFolder::open(run)?;
+    let mut config = crate::read_config(&folder, None)?;
+    super::bf16::ensure(&mut config)?;
+    let (latest, _) = checkpoint::latest_with(&folder.checkpoints_path(), is_needed_to_act)?;
+    let policy = policy_of_checkpoint(&config, &latest)?;
+    Ok((config, policy))
+}
+
+/// `ALE/Pong-v5` becomes `ALE-Pong-v5.gif`.
+fn file_name(id: &str) -> PathBuf {
+    format!("{}.gif", id.replace('/', "-")).into()
+}
+
+/// How far an episode came.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Played {
+    return_: f64,
+    pub(super) steps: u64,
+}
+
+impl std::fmt::Display for Played {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Rewards are single precision: more digits mean nothing.
+        write!(f, "return {} in {} steps", self.return_ as f32, self.steps)
+    }
+}
+
+/// One environment, and who chooses its actions.
+pub(super) struct Player {
+    env: Box<dyn Env>,
     policy: Option<Box<dyn Policy>>,
     state: Tree<Array>,
     rollout: Rollout,
     rng: Rng,
     choices: [Rng; 1],
-    space: crate::envs::Space,
+    space: Space,
 }
 
 impl Player {
-    fn new(env: &AtariEnv, policy: Option<Box<dyn Policy>>, seed: u64) -> Self {
+    /// Plays with a policy, or with random actions. `roles` name the random streams of the
+    /// environment and of the actions.
+    pub(super) fn new(
+        spec: &EnvSpec,
+        options: &EnvOptions,
+        policy: Option<Box<dyn Policy>>,
+        roles: [&str; 2],
+        seed: u64,
+    ) -> anyhow::Result<Self> {
+        let env = spec.make(options)?;
         let space = env.action_space();
         let legal = match &space {
-            crate::envs::Space::Discrete { n } if env.masks_actions() => Some(*n),
+            Space::Discrete { n } if env.masks_actions() => Some(*n),
             _ => None,
         };
         let (records, state) = match &policy {
@@ -145,21 +149,52 @@ impl Player {
             None => (Tree::empty(), Tree::empty()),
         };
         let observation = env.observation_space();
-        Self {
+        let [env_role, action_role] = roles;
+        Ok(Self {
             rollout: Rollout::new(1, 1, &observation, &space, legal, &records, &state),
             state: Tree::zeros(&state, &[1]),
             policy,
-            rng: stream(seed, "play", 0),
-            choices: [stream(seed, "play-policy", 0)],
+            rng: stream(seed, env_role, 0),
+            choices: [stream(seed, action_role, 0)],
             space,
-        }
+            env,
+        })
     }
 
-    /// One step of the game.
-    fn step(&mut self, env: &mut AtariEnv) -> anyhow::Result<crate::envs::Step> {
+    /// Plays an episode of at most `most` steps and writes its pictures as a GIF; `shown` is called
+    /// with each.
+    pub(super) fn film(
+        &mut self,
+        path: &Path,
+        most: u64,
+        mut shown: impl FnMut(&crate::envs::render::Picture, Played) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Played> {
+        let obs = ObsMut::at(&mut self.rollout.obs, &[0, 0]);
+        self.env.reset(&mut self.rng, obs)?;
+        let first = self.env.render()?;
+        let mut film = Film::create(path, &first, self.env.render_fps())?;
+        film.add(&first)?;
+        let mut played = Played::default();
+        shown(&first, played)?;
+        while played.steps < most {
+            let step = self.step()?;
+            played.return_ += f64::from(step.reward);
+            played.steps += 1;
+            let picture = self.env.render()?;
+            film.add(&picture)?;
+            shown(&picture, played)?;
+            if step.done() {
+                break;
+            }
+        }
+        Ok(played)
+    }
+
+    /// One step of the episode.
+    fn step(&mut self) -> anyhow::Result<Step> {
         let rollout = &mut self.rollout;
         if let Some(legal) = &mut rollout.legal {
-            env.legal_actions(legal.at_mut(&[0, 0]).as_mut_slice());
+            self.env.legal_actions(legal.at_mut(&[0, 0]).as_mut_slice());
         }
         let mut acting = Acting {
             explore: false,
@@ -181,7 +216,7 @@ impl Player {
         }
         let action = Action::at(&self.space, &rollout.actions, &[0, 0]);
         let obs = ObsMut::at(&mut rollout.obs, &[1, 0]);
-        let step = env.step(action, &mut self.rng, obs)?;
+        let step = self.env.step(action, &mut self.rng, obs)?;
         rollout.rewards.as_mut_slice::<f32>()[0] = step.reward;
         rollout.terminated.as_mut_slice::<u8>()[0] = u8::from(step.terminated);
         rollout.truncated.as_mut_slice::<u8>()[0] = u8::from(step.truncated);
@@ -198,52 +233,40 @@ impl Player {
     }
 }
 
-/// The picture of a game.
-struct Screen {
-    height: usize,
-    colours: Vec<[u8; 3]>,
+/// Shows pictures in the terminal as fast as they look natural.
+struct Terminal {
+    pause: Duration,
+    due: Instant,
 }
 
-impl Screen {
-    fn new(ale: &Ale) -> Self {
-        let console = ale.console();
+impl Terminal {
+    fn new(fps: f64) -> Self {
         Self {
-            height: console.height(),
-            colours: (0..=255)
-                .map(|index| palette::rgb(console.format(), index))
-                .collect(),
+            pause: Duration::from_secs_f64(1.0 / fps),
+            due: Instant::now(),
         }
     }
 
-    fn film(&self, path: &std::path::Path) -> anyhow::Result<gif::Encoder<std::fs::File>> {
-        let file = std::fs::File::create(path).with_context(|| path.display().to_string())?;
-        let (width, height) = (2 * WIDTH as u16, self.height as u16);
-        let mut film = gif::Encoder::new(file, width, height, &self.colours.concat())?;
-        film.set_repeat(gif::Repeat::Infinite)?;
-        Ok(film)
-    }
-
-    /// The last frame, as palette indices.
-    fn pixels(&self, ale: &Ale) -> Vec<u8> {
-        let mut pixels = vec![0; self.height * WIDTH];
-        ale.console().screen(&mut pixels);
-        pixels
-    }
-
-    /// The frame as 30 lines of 80 half blocks, from the terminal's top left corner on.
-    fn text(&self, pixels: &[u8]) -> String {
-        let mut text = String::from("\x1b[H");
-        for line in 0..30 {
-            for column in 0..80 {
-                let colour = |half: usize| {
-                    let row = (2 * line + half) * self.height / 60;
-                    self.colours[usize::from(pixels[row * WIDTH + 2 * column])]
-                };
-                let ([r, g, b], [s, h, c]) = (colour(0), colour(1));
-                text.push_str(&format!("\x1b[38;2;{r};{g};{b}m\x1b[48;2;{s};{h};{c}m▀"));
-            }
-            text.push_str("\x1b[0m\n");
+    fn show(
+        &mut self,
+        id: &str,
+        picture: &crate::envs::render::Picture,
+        played: Played,
+    ) -> anyhow::Result<()> {
+        let (columns, lines) = match terminal_size::terminal_size() {
+            Some((columns, lines)) => (usize::from(columns.0), usize::from(lines.0)),
+            None => (80, 24),
+        };
+        let mut out = std::io::stdout().lock();
+        if played.steps == 0 {
+            write!(out, "\x1b[2J")?;
         }
-        text
+        // Two lines are left for the words.
+        let text = film::text(picture, columns.min(120), lines.saturating_sub(2).max(8));
+        write!(out, "{text}{id}: {played}\x1b[K")?;
+        out.flush()?;
+        self.due += self.pause;
+        std::thread::sleep(self.due.saturating_duration_since(Instant::now()));
+        Ok(())
     }
 }

@@ -50,7 +50,7 @@ impl Actor {
 
     /// An actor over given environments, filling rollouts of `steps` steps.
     pub fn with_envs(
-        envs: VecEnv,
+        envs: Box<dyn VecEnv>,
         policy: Box<dyn Policy>,
         steps: usize,
         seed: u64,
@@ -102,13 +102,16 @@ impl Actor {
     }
 
     /// From now on environments that report an error are restarted, within the budget.
+    ///
+    /// # Errors
+    /// When they cannot be restarted one by one.
     pub fn restart_failed(
         &mut self,
         spec: &EnvSpec,
         options: &EnvOptions,
         budget: &Arc<RestartBudget>,
-    ) {
-        self.crew.restart_failed(spec, options, budget);
+    ) -> Result<(), EnvError> {
+        self.crew.restart_failed(spec, options, budget)
     }
 
     pub(crate) fn crew(&self) -> &Crew {

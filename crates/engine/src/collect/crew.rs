@@ -17,7 +17,7 @@ use crate::link::Place;
 
 /// A batch of environments with everything that collecting needs but a policy.
 pub(crate) struct Crew {
-    envs: VecEnv,
+    envs: Box<dyn VecEnv>,
     rngs: Vec<Rng>,
     state: Tree<Array>,
     rollout: Rollout,
@@ -57,7 +57,7 @@ impl Recruits<'_> {
     /// from the seed.
     pub(crate) fn crew(&self, first_env: usize, envs: usize) -> Result<Crew, EnvError> {
         let (spec, options, seed) = (self.spec, self.options, self.seed);
-        let mut vector = VecEnv::new(spec, options, envs, seed, "env", first_env as u64)?;
+        let mut vector = spec.make_vec(options, envs, seed, "env", first_env as u64)?;
         vector.set_discount(self.discount);
         let place = Place {
             first_env,
@@ -81,7 +81,7 @@ pub(crate) fn rollout_steps(algorithm: &dyn Algorithm) -> usize {
 
 impl Crew {
     pub(super) fn new(
-        envs: VecEnv,
+        envs: Box<dyn VecEnv>,
         steps: usize,
         records: &Tree<Spec>,
         state: &Tree<Spec>,
@@ -115,8 +115,8 @@ impl Crew {
         spec: &EnvSpec,
         options: &EnvOptions,
         budget: &Arc<RestartBudget>,
-    ) {
-        restart_failed(&mut self.envs, spec, options, budget);
+    ) -> Result<(), EnvError> {
+        restart_failed(&mut *self.envs, spec, options, budget)
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -154,7 +154,7 @@ impl Crew {
             self.envs.reset(&mut self.rollout)?;
             self.started = true;
         }
-        warn_of_restarts(&mut self.envs, |_| ());
+        warn_of_restarts(&mut *self.envs, |_| ());
         self.rollout.version = version;
         self.rollout.state.clone_from(&self.state);
         Ok(())
@@ -178,7 +178,7 @@ impl Crew {
     /// Takes the actions of row `t`.
     pub(crate) fn step(&mut self, t: usize) -> Result<(), EnvError> {
         self.envs.step(t, &mut self.rollout)?;
-        warn_of_restarts(&mut self.envs, |_| ());
+        warn_of_restarts(&mut *self.envs, |_| ());
         forget_ended(&mut self.state, &self.rollout, t);
         Ok(())
     }
@@ -289,17 +289,17 @@ impl From<CollectError> for crate::EngineError {
 
 /// From now on environments of this kind that report an error are restarted.
 pub(crate) fn restart_failed(
-    envs: &mut VecEnv,
+    envs: &mut dyn VecEnv,
     spec: &EnvSpec,
     options: &EnvOptions,
     budget: &Arc<RestartBudget>,
-) {
+) -> Result<(), EnvError> {
     let (spec, options) = (spec.clone(), options.clone());
-    envs.restart_failed(move || spec.make(&options), Arc::clone(budget));
+    envs.restart_failed(Box::new(move || spec.make(&options)), Arc::clone(budget))
 }
 
 /// Says which environments were restarted, and calls `each` with their numbers in the vector.
-pub(crate) fn warn_of_restarts(envs: &mut VecEnv, mut each: impl FnMut(usize)) {
+pub(crate) fn warn_of_restarts(envs: &mut dyn VecEnv, mut each: impl FnMut(usize)) {
     for restart in envs.restarts() {
         tracing::warn!("environment failed; restarting it: {}", restart.cause);
         each(restart.env);

@@ -51,7 +51,7 @@ impl ActorKit {
             config.settings.decorrelate_steps,
         )?;
         if let Some(budget) = &self.restarts {
-            actor.restart_failed(self.spec, &config.env, budget);
+            actor.restart_failed(self.spec, &config.env, budget)?;
         }
         Ok(actor)
     }
@@ -79,7 +79,7 @@ impl ActorKit {
             let crews = shares.map(|share| {
                 let mut crew = recruits.crew(share.start, share.len())?;
                 if let Some(budget) = &self.restarts {
-                    crew.restart_failed(self.spec, &config.env, budget);
+                    crew.restart_failed(self.spec, &config.env, budget)?;
                 }
                 Ok::<_, EnvError>(crew)
             });

@@ -274,7 +274,7 @@ mod tests {
 
     use serde_json::json;
     use starling_algos::Algorithm;
-    use starling_envs::{Action, Env, EnvError, ObsMut, Rng, Space, Step, VecEnv};
+    use starling_envs::{Action, Env, EnvError, ObsMut, Rng, Space, Step, SyncVecEnv};
     use starling_nets::Device;
 
     use super::*;
@@ -406,9 +406,10 @@ mod tests {
                 steps_left: if number == 1 { 200 } else { usize::MAX },
                 fault,
             };
-            let envs = VecEnv::from_envs(vec![Box::new(faulty)], 1, "env", number as u64)?;
+            let envs = SyncVecEnv::from_envs(vec![Box::new(faulty)], 1, "env", number as u64)?;
             let policy = algorithm.policy(Device::Cpu);
-            let actor = Actor::with_envs(envs, policy, 16, leases[0].seed, leases[0].place);
+            let actor =
+                Actor::with_envs(Box::new(envs), policy, 16, leases[0].seed, leases[0].place);
             Ok(Collector::Actor(Box::new(actor)))
         })
     }

@@ -46,20 +46,17 @@ pub fn limits(config: &RunConfig, seconds: f64) -> Result<Limits, EngineError> {
     })
 }
 
-fn vector(config: &RunConfig, first: usize, count: usize) -> Result<VecEnv, EngineError> {
+fn vector(config: &RunConfig, first: usize, count: usize) -> Result<Box<dyn VecEnv>, EngineError> {
     let spec = config.env_spec()?;
     let seed = config.settings.seed;
-    Ok(VecEnv::new(
-        spec,
-        &config.env,
-        count,
-        seed,
-        "limits",
-        first as u64,
-    )?)
+    Ok(spec.make_vec(&config.env, count, seed, "limits", first as u64)?)
 }
 
-fn rollout_for(config: &RunConfig, envs: &VecEnv, steps: usize) -> Result<Rollout, EngineError> {
+fn rollout_for(
+    config: &RunConfig,
+    envs: &dyn VecEnv,
+    steps: usize,
+) -> Result<Rollout, EngineError> {
     let algorithm = config.algorithm()?;
     let policy = algorithm.policy(starling_nets::Device::Cpu);
     Ok(Rollout::new(
@@ -73,7 +70,7 @@ fn rollout_for(config: &RunConfig, envs: &VecEnv, steps: usize) -> Result<Rollou
     ))
 }
 
-fn step_for(mut envs: VecEnv, time: Duration) -> Result<f64, EnvError> {
+fn step_for(mut envs: Box<dyn VecEnv>, time: Duration) -> Result<f64, EnvError> {
     const STEPS: usize = 8;
     let nothing = starling_tree::Tree::empty();
     let mut rollout = Rollout::new(
@@ -121,7 +118,7 @@ fn learn_for(config: &RunConfig, time: Duration) -> Result<f64, EngineError> {
     let device = settings.device.resolve()?;
     let steps = rollout_steps(&*algorithm);
     let mut envs = vector(config, 0, settings.envs)?;
-    let mut rollout = rollout_for(config, &envs, steps)?;
+    let mut rollout = rollout_for(config, &*envs, steps)?;
     let mut rng = stream(0, "limits", 1);
     envs.reset(&mut rollout)?;
     // A few rows of real experience; the rest may repeat zeros, for speed they are as good.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use starling_algos::registry::{self, AlgoSpec};
 use starling_algos::{Algorithm, ConfigError, Experience, Spaces, parse_config, require};
-use starling_envs::{Env, EnvOptions, EnvSpec};
+use starling_envs::{Env, EnvError, EnvOptions, EnvSpec};
 use starling_nets::DeviceChoice;
 use starling_replay::{RateLimiter, ReplayError};
 
@@ -242,7 +242,7 @@ impl RunConfig {
         // Its name as the table has it, also where the user wrote PPO.
         let algo_name = registry::find(&algo_name)?.name.to_owned();
         let mut config = Self {
-            env: parse_config("env", &env)?,
+            env: EnvOptions::from_table(&env)?,
             env_id,
             algo_name,
             algo,
@@ -264,11 +264,9 @@ impl RunConfig {
         let mut algo = self.algo_spec().map_or(Value::Null, |spec| spec.defaults());
         merge(&mut algo, &self.algo);
         let mut tree = Map::new();
-        let mut env = serde_json::to_value(&self.env).unwrap_or_default();
-        if let (Ok(spec), Some(env)) = (self.env_spec(), env.as_object_mut()) {
-            // Only the options that this environment has.
-            env.retain(|name, _| name == "max_episode_steps" || spec.options.contains(&&**name));
-        }
+        let env = self
+            .env_spec()
+            .map_or(Value::Null, |spec| self.env.to_table(&(spec.options)()));
         tree.insert("env".into(), whole(("id", &self.env_id), env));
         tree.insert("algo".into(), whole(("name", &self.algo_name), algo));
         let settings = serde_json::to_value(&self.settings).unwrap_or_default();
@@ -309,7 +307,10 @@ impl RunConfig {
             "above 0 and at most 1000000",
         )?;
         let env = self.env_spec()?.make(&self.env);
-        let env = env.map_err(|error| ConfigError::Misfit(format!("env: {error}")))?;
+        let env = env.map_err(|error| match error {
+            EnvError::Options(error) => error,
+            error => ConfigError::Misfit(format!("env: {error}")),
+        })?;
         let step = env.observation_space().spec().item_bytes();
         let spaces = spaces_of(&*env);
         let spec = self.algo_spec()?;

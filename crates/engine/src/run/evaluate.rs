@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use starling_algos::{Acting, Algorithm, Part, Policy};
-use starling_envs::{Pulse, Rng, Rollout, VecEnv, stream};
+use starling_envs::{Pulse, Rng, Rollout, stream};
 use starling_nets::Device;
 use starling_record::{Checkpoint, Row, Summary};
 use starling_tree::Tree;
@@ -82,14 +82,14 @@ pub fn evaluate(
     let count = episodes.min(MOST_ENVS);
     let first = index.wrapping_mul(MOST_ENVS as u64);
     let spec = config.env_spec()?;
-    let mut options = config.env.for_evaluation();
+    let mut options = (spec.for_evaluation)(&config.env);
     let most = config.settings.eval.max_steps;
     let own = options.max_episode_steps.or(spec.max_episode_steps);
     options.max_episode_steps = Some(own.map_or(most, |own| own.min(most)));
-    let mut envs = VecEnv::new(spec, &options, count, seed, "eval", first)?;
+    let mut envs = spec.make_vec(&options, count, seed, "eval", first)?;
     envs.set_pulse(pulse);
     if let Some(budget) = config.restart_budget() {
-        restart_failed(&mut envs, spec, &options, &budget);
+        restart_failed(&mut *envs, spec, &options, &budget)?;
     }
     let mut policy = algorithm.policy(device);
     policy.load(&weights.values)?;
@@ -131,7 +131,7 @@ pub fn evaluate(
             course.step(reward, marks);
         }
         // An episode that was cut off by a failure does not count; another takes its place.
-        warn_of_restarts(&mut envs, |env| course[env] = Course::default());
+        warn_of_restarts(&mut *envs, |env| course[env] = Course::default());
         forget_ended(acting.state, &rollout, 0);
         let rollout_and_acting = Part {
             rollout: &mut rollout,
@@ -258,7 +258,7 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use starling_envs::registry;
+    use starling_envs::registry::{self, MakeEnv};
     use starling_envs::{Action, Env, EnvError, EnvSpec, ObsMut, Space, Step};
 
     use super::*;
@@ -310,18 +310,11 @@ mod tests {
     }
 
     fn play(id: &'static str, ends: bool, count: usize, cancel: bool) -> Option<Evaluation> {
-        let spec = EnvSpec {
-            id,
-            family: "test",
-            max_episode_steps: None,
-            reward_threshold: None,
-            summary: "two levers",
-            options: &[],
-            bare: match ends {
-                true => |_, _| Ok(Box::new(Levers { ends: true })),
-                false => |_, _| Ok(Box::new(Levers { ends: false })),
-            },
+        let build: MakeEnv = match ends {
+            true => |_, _| Ok(Box::new(Levers { ends: true })),
+            false => |_, _| Ok(Box::new(Levers { ends: false })),
         };
+        let spec = EnvSpec::new(id, "test", "two levers", build);
         registry::add(spec).unwrap();
         let config = RunConfig::from_value(&json!({
             "env": {"id": id},

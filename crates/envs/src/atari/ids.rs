@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use starling_atari::games::{self, Game};
 
 use super::AtariEnv;
-use super::options::NAMES;
+use super::options;
 use crate::registry::EnvSpec;
 use crate::{Env, EnvError, EnvOptions};
 
@@ -72,13 +72,9 @@ fn spec(game: &'static Game, version: Version) -> EnvSpec {
         Version::V4 => format!("the Atari 2600 game {name}, with 2 to 4 frames per step"),
     };
     EnvSpec {
-        id: id(game, version).leak(),
-        family: "atari",
-        max_episode_steps: None,
-        reward_threshold: None,
-        summary: summary.leak(),
-        options: NAMES,
-        bare: make,
+        options: options::names,
+        for_evaluation: options::for_evaluation,
+        ..EnvSpec::new(id(game, version).leak(), "atari", summary.leak(), make)
     }
 }
 

@@ -1,8 +1,7 @@
 //! Atari 2600 games: `starling-atari`'s console as environments.
 //!
 //! Read first: [`AtariEnv`]. Observations are equal to those of Gymnasium's `AtariPreprocessing`
-//! and `FrameStackObservation`, byte for byte; [`AtariPreset`] and the other types of `options` are
-//! the settings. [`roms`] finds the ROMs.
+//! and `FrameStackObservation`, byte for byte; [`AtariOptions`] are the settings. [`roms`] finds the ROMs.
 
 mod bilinear;
 mod ids;
@@ -17,7 +16,9 @@ mod against_gymnasium;
 mod tests;
 
 pub use ids::{Version, parse};
-pub use options::{ActionSet, AtariPreset, History, LifeLoss, Observation, Resize, Start};
+pub use options::{
+    ActionSet, AtariOptions, AtariPreset, History, LifeLoss, Observation, Resize, Start,
+};
 
 pub use sets::{SETS, set};
 
@@ -28,10 +29,11 @@ use serde::{Deserialize, Serialize};
 use starling_atari::ale::{Ale, AleError, SavedGame};
 use starling_atari::controllers::Action as Press;
 use starling_atari::games::Game;
+use starling_atari::palette;
 
+use crate::render;
 use crate::wrappers::{load, save};
 use crate::{Action, Env, EnvError, EnvOptions, ObsMut, Rng, Space, Step};
-use options::{Settings, Skip};
 use picture::{Frames, Picture};
 use roms::RomsError;
 
@@ -50,7 +52,7 @@ impl From<AleError> for EnvError {
 /// An Atari game as an environment.
 pub struct AtariEnv {
     game: &'static Game,
-    settings: Settings,
+    settings: AtariOptions,
     /// What each action presses.
     presses: Vec<Press>,
     /// What is pressed for the agent at the start of a game (`fire_reset`).
@@ -136,7 +138,7 @@ impl AtariEnv {
         version: Version,
         options: &EnvOptions,
     ) -> Result<Self, EnvError> {
-        let settings = Settings::new(game, version, options)?;
+        let settings = AtariOptions::of(game, version, options)?;
         let codes = match settings.actions {
             ActionSet::Minimal => game.minimal_actions.to_vec(),
             ActionSet::Full | ActionSet::Masked => (0..18).collect(),
@@ -144,7 +146,7 @@ impl AtariEnv {
         let presses: Vec<Press> = codes.into_iter().filter_map(Press::new).collect();
         let launch = match settings.fire_reset && game.minimal_actions.contains(&1) {
             true => {
-                let third = presses.get(2).filter(|_| settings.third_after_fire);
+                let third = presses.get(2).filter(|_| settings.third_after_fire());
                 [Some(&Press::FIRE), third]
                     .into_iter()
                     .flatten()
@@ -153,7 +155,7 @@ impl AtariEnv {
             }
             false => Vec::new(),
         };
-        let noop = settings.noop_after_life && !launch.is_empty();
+        let noop = settings.noop_after_life() && !launch.is_empty();
         let relaunch = noop
             .then_some(Press::NOOP)
             .into_iter()
@@ -215,7 +217,7 @@ impl AtariEnv {
             Some(running) => running,
             None => {
                 let mut ale = roms::console(self.game)?;
-                ale.set_sticky(self.settings.sticky);
+                ale.set_sticky(self.settings.sticky_action_prob as f32);
                 if let Some(mode) = self.settings.mode {
                     ale.set_mode(mode)?;
                 }
@@ -259,7 +261,7 @@ impl AtariEnv {
         }
         match settings.history {
             History::Zeros => running.empty_stack(),
-            History::Repeated if new_game || settings.noop_after_life => running.fill_stack(),
+            History::Repeated if new_game || settings.noop_after_life() => running.fill_stack(),
             History::Repeated => {}
         }
         Ok(())
@@ -277,11 +279,11 @@ impl AtariEnv {
 impl Running {
     /// Starts a new game if the last one is over, else the next life. Returns whether it is a new
     /// game.
-    fn begin(&mut self, settings: &Settings, draws: &mut impl Draws) -> bool {
+    fn begin(&mut self, settings: &AtariOptions, draws: &mut impl Draws) -> bool {
         let new_game = self.episode.over;
         if new_game {
             self.restart(settings, draws);
-        } else if settings.noop_after_life {
+        } else if settings.noop_after_life() {
             // The next life begins with the next frame; until then its end is still shown.
             let turn = self.turn(Press::NOOP, settings, draws);
             self.draw(turn);
@@ -290,7 +292,7 @@ impl Running {
     }
 
     /// Starts a new game and plays what the settings ask for before the agent acts.
-    fn restart(&mut self, settings: &Settings, draws: &mut impl Draws) {
+    fn restart(&mut self, settings: &AtariOptions, draws: &mut impl Draws) {
         self.new_game();
         if settings.noop_max > 0 {
             let least = u32::from(settings.start == Start::Noops);
@@ -335,13 +337,13 @@ impl Running {
     fn play(
         &mut self,
         press: Press,
-        settings: &Settings,
+        settings: &AtariOptions,
         draws: &mut impl Draws,
         looked_at: Option<Place>,
     ) -> Played {
-        let frames = match settings.skip {
-            Skip::Fixed(_) => 1,
-            Skip::Random => draws.frames(),
+        let frames = match settings.frame_skip {
+            Some(_) => 1,
+            None => draws.frames(),
         };
         let (mut reward, mut drawn) = (0, false);
         for _ in 0..frames {
@@ -368,18 +370,15 @@ impl Running {
         }
     }
 
-    fn truncated(&self, settings: &Settings) -> bool {
+    fn truncated(&self, settings: &AtariOptions) -> bool {
         let frame = self.ale.frame_numbers().1;
         let idle = frame - self.episode.rewarded_at.min(frame);
         frame >= settings.max_frames || settings.stuck_frames.is_some_and(|most| idle >= most)
     }
 
     /// One action, for the frames of one step.
-    fn turn(&mut self, press: Press, settings: &Settings, draws: &mut impl Draws) -> Turn {
-        let skip = match settings.skip {
-            Skip::Fixed(skip) => skip,
-            Skip::Random => 1,
-        };
+    fn turn(&mut self, press: Press, settings: &AtariOptions, draws: &mut impl Draws) -> Turn {
+        let skip = settings.frame_skip.unwrap_or(1);
         let mut turn = Turn::default();
         let (mut played, mut drawn_in_a_row) = (0, 0);
         let mut lost = false;
@@ -617,6 +616,31 @@ impl Env for AtariEnv {
         if let Some(running) = &mut self.running {
             running.episode.over = true;
         }
+    }
+
+    /// What the console shows, with each pixel twice as wide as it is high.
+    fn render(&self) -> Result<render::Picture, EnvError> {
+        let Some(running) = &self.running else {
+            return Err(EnvError::Failed(
+                "it was not reset before its first picture".into(),
+            ));
+        };
+        let console = running.ale.console();
+        let (width, height) = (160, console.height());
+        let mut pixels = vec![0; width * height];
+        console.screen(&mut pixels);
+        let colours = pixels
+            .iter()
+            .map(|index| palette::rgb(console.format(), *index));
+        Ok(render::Picture {
+            width: 2 * width,
+            height,
+            rgb: colours.flat_map(|colour| [colour; 2]).flatten().collect(),
+        })
+    }
+
+    fn render_fps(&self) -> f64 {
+        60.0 / f64::from(self.settings.frame_skip.unwrap_or(3))
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

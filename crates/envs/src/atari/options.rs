@@ -1,11 +1,62 @@
 //! The settings of an Atari environment, and the presets of the field.
 
 use serde::{Deserialize, Serialize};
-
+use serde_json::{Value, json};
 use starling_atari::games::Game;
+use starling_settings::{parse_over, table};
 
 use super::ids::Version;
-use crate::{EnvError, EnvOptions};
+use crate::options::require_option;
+use crate::{ConfigError, EnvOptions};
+
+/// The options of an Atari environment.
+///
+/// Their defaults depend on the id and on `preset`: see [`AtariOptions::of`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AtariOptions {
+    /// A set of settings, named after where it is used. Default: `gymnasium`.
+    pub preset: AtariPreset,
+    /// What an observation shows. Default: `gray84`.
+    pub observation: Observation,
+    /// How the picture is resized to a square. Default: `area`.
+    pub resize: Resize,
+    /// Frames per observation. Default: 4.
+    pub stack: usize,
+    /// Frames per step; the picture is the maximum of the last two. Default: 4; for `Pong-v4` a
+    /// random number from 2 to 4, and the picture is the last one.
+    pub frame_skip: Option<u32>,
+    /// The probability that the last action is repeated instead of the chosen one. Default: 0.25 in
+    /// `ALE/Pong-v5`, 0 in the `-v4` ids.
+    pub sticky_action_prob: f64,
+    /// Which actions can be chosen. Default: `minimal`.
+    pub actions: ActionSet,
+    /// What is done at the start of a game. Default: `noops`.
+    pub start: Start,
+    /// How often that is done at most. Default: 30.
+    pub noop_max: u32,
+    /// What the older frames show at the start of an episode. Default: `repeated`.
+    pub history: History,
+    /// In games that use FIRE, whether FIRE and then the third action are pressed for the agent at
+    /// the start of a game and after each lost life. Where a lost life does not end the episode (as
+    /// in evaluation), they replace the agent's next actions. Default: false.
+    pub fire_reset: bool,
+    /// What the loss of a life does. Default: `ignored`.
+    pub life_loss: LifeLoss,
+    /// Whether rewards are clipped to their sign. Default: false.
+    pub clip_rewards: bool,
+    /// SABER's correction of scores: where a score rolls over from its largest value to 0, the
+    /// reward is the points gained instead of a large loss. Default: false.
+    pub score_fixes: bool,
+    /// Frames after which a game is truncated. Default: 108,000 (half an hour).
+    pub max_frames: u64,
+    /// Frames without a reward after which a game is truncated. Default: never.
+    pub stuck_frames: Option<u64>,
+    /// The game's mode. Default: its first.
+    pub mode: Option<u16>,
+    /// The console's difficulty switches. Default: the game's first setting.
+    pub difficulty: Option<u8>,
+}
 
 /// A set of settings, named after where it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,83 +170,38 @@ pub enum LifeLoss {
     Continues,
 }
 
-/// The names of the [`EnvOptions`] that Atari environments have.
-pub(super) const NAMES: &[&str] = &[
-    "preset",
-    "observation",
-    "resize",
-    "stack",
-    "frame_skip",
-    "sticky_action_prob",
-    "actions",
-    "start",
-    "noop_max",
-    "history",
-    "fire_reset",
-    "life_loss",
-    "clip_rewards",
-    "score_fixes",
-    "max_frames",
-    "stuck_frames",
-    "mode",
-    "difficulty",
-];
-
 /// Frames per hour.
 const HOUR: u64 = 60 * 60 * 60;
 
-/// Frames per step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Skip {
-    /// A fixed number; the picture is the maximum of the last two.
-    Fixed(u32),
-    /// A random number from 2 to 4; the picture is the last one (`Pong-v4`).
-    Random,
-}
+impl AtariOptions {
+    /// Combines the id, the preset and what is given: what is given overrides the preset, and the
+    /// preset overrides what the id says.
+    ///
+    /// # Errors
+    /// When an option does not exist, has the wrong type or is out of range.
+    pub fn of(game: &Game, version: Version, given: &EnvOptions) -> Result<Self, ConfigError> {
+        given.check(&names())?;
+        let given = given.family();
+        let preset = Self::by_id(version).over(&given)?.preset;
+        let mut options = Self::by_id(version);
+        options.follow(preset, game);
+        let options = options.over(&given)?;
+        options.check_ranges()?;
+        Ok(options)
+    }
 
-/// Every setting of one environment.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Settings {
-    pub(super) observation: Observation,
-    pub(super) resize: Resize,
-    pub(super) stack: usize,
-    pub(super) skip: Skip,
-    pub(super) sticky: f32,
-    pub(super) actions: ActionSet,
-    pub(super) start: Start,
-    pub(super) noop_max: u32,
-    pub(super) history: History,
-    pub(super) fire_reset: bool,
-    /// Whether FIRE is followed by the third action.
-    pub(super) third_after_fire: bool,
-    pub(super) life_loss: LifeLoss,
-    /// Whether the next life starts with a no-op.
-    pub(super) noop_after_life: bool,
-    pub(super) clip_rewards: bool,
-    pub(super) score_fixes: bool,
-    pub(super) max_frames: u64,
-    pub(super) stuck_frames: Option<u64>,
-    pub(super) mode: Option<u16>,
-    pub(super) difficulty: Option<u8>,
-}
-
-impl Settings {
-    /// Combines the id, the preset and the options: options override presets, and presets override
-    /// what the id says.
-    pub(super) fn new(
-        game: &Game,
-        version: Version,
-        options: &EnvOptions,
-    ) -> Result<Self, EnvError> {
-        let mut settings = Self {
+    /// What the form of the id says.
+    fn by_id(version: Version) -> Self {
+        Self {
+            preset: AtariPreset::Gymnasium,
             observation: Observation::Gray84,
             resize: Resize::Area,
             stack: 4,
-            skip: match version {
-                Version::V5 | Version::NoFrameskip => Skip::Fixed(4),
-                Version::V4 => Skip::Random,
+            frame_skip: match version {
+                Version::V5 | Version::NoFrameskip => Some(4),
+                Version::V4 => None,
             },
-            sticky: match version {
+            sticky_action_prob: match version {
                 Version::V5 => 0.25,
                 Version::NoFrameskip | Version::V4 => 0.0,
             },
@@ -204,126 +210,98 @@ impl Settings {
             noop_max: 30,
             history: History::Repeated,
             fire_reset: false,
-            third_after_fire: true,
             life_loss: LifeLoss::Ignored,
-            noop_after_life: true,
             clip_rewards: false,
             score_fixes: false,
-            max_frames: 108_000,
+            max_frames: HOUR / 2,
             stuck_frames: None,
-            mode: options.mode,
-            difficulty: options.difficulty,
-        };
-        match options.preset.unwrap_or_default() {
-            AtariPreset::Gymnasium => {}
-            AtariPreset::Deepmind => {
-                settings.skip = Skip::Fixed(4);
-                settings.sticky = 0.0;
-                settings.fire_reset = true;
-                settings.life_loss = LifeLoss::Continues;
-                settings.clip_rewards = true;
-            }
-            AtariPreset::Saber => {
-                settings.resize = Resize::Bilinear;
-                settings.skip = Skip::Fixed(4);
-                settings.sticky = 0.25;
-                settings.actions = ActionSet::Full;
-                settings.noop_max = 0;
-                settings.history = History::Zeros;
-                settings.clip_rewards = true;
-                settings.score_fixes = true;
-                settings.max_frames = 100 * HOUR;
-                settings.stuck_frames = Some(HOUR / 12);
-            }
-            AtariPreset::Rela => {
-                settings.resize = Resize::Aligned;
-                settings.skip = Skip::Fixed(4);
-                settings.sticky = 0.0;
-                settings.actions = ActionSet::Masked;
-                settings.start = Start::RandomActions;
-                settings.fire_reset = game.name == "breakout";
-                settings.third_after_fire = false;
-                settings.life_loss = LifeLoss::Continues;
-                settings.noop_after_life = false;
-                settings.clip_rewards = true;
-            }
-            AtariPreset::Rlpyt => {
-                settings.observation = Observation::Gray104;
-                settings.skip = Skip::Fixed(4);
-                settings.sticky = 0.0;
-                settings.start = Start::NoopsOrNone;
-                settings.history = History::Zeros;
-                settings.life_loss = LifeLoss::Continues;
-                settings.noop_after_life = false;
-                settings.clip_rewards = true;
-            }
+            mode: None,
+            difficulty: None,
         }
-        settings.take(options)?;
-        Ok(settings)
     }
 
-    fn take(&mut self, options: &EnvOptions) -> Result<(), EnvError> {
-        fn set<T: Copy>(slot: &mut T, given: Option<T>) {
-            if let Some(given) = given {
-                *slot = given;
+    /// Changes what a preset changes.
+    fn follow(&mut self, preset: AtariPreset, game: &Game) {
+        if preset != AtariPreset::Gymnasium {
+            self.frame_skip = Some(4);
+            self.sticky_action_prob = 0.0;
+            self.clip_rewards = true;
+            self.life_loss = LifeLoss::Continues;
+        }
+        match preset {
+            AtariPreset::Gymnasium => {}
+            AtariPreset::Deepmind => self.fire_reset = true,
+            AtariPreset::Saber => {
+                self.resize = Resize::Bilinear;
+                self.sticky_action_prob = 0.25;
+                self.actions = ActionSet::Full;
+                self.noop_max = 0;
+                self.history = History::Zeros;
+                self.life_loss = LifeLoss::Ignored;
+                self.score_fixes = true;
+                self.max_frames = 100 * HOUR;
+                self.stuck_frames = Some(HOUR / 12);
+            }
+            AtariPreset::Rela => {
+                self.resize = Resize::Aligned;
+                self.actions = ActionSet::Masked;
+                self.start = Start::RandomActions;
+                self.fire_reset = game.name == "breakout";
+            }
+            AtariPreset::Rlpyt => {
+                self.observation = Observation::Gray104;
+                self.start = Start::NoopsOrNone;
+                self.history = History::Zeros;
             }
         }
-        set(&mut self.observation, options.observation);
-        set(&mut self.resize, options.resize);
-        set(&mut self.stack, options.stack);
-        set(&mut self.skip, options.frame_skip.map(Skip::Fixed));
-        set(&mut self.actions, options.actions);
-        set(&mut self.start, options.start);
-        set(&mut self.noop_max, options.noop_max);
-        set(&mut self.history, options.history);
-        set(&mut self.fire_reset, options.fire_reset);
-        set(&mut self.life_loss, options.life_loss);
-        set(&mut self.clip_rewards, options.clip_rewards);
-        set(&mut self.score_fixes, options.score_fixes);
-        set(&mut self.max_frames, options.max_frames);
-        if options.stuck_frames.is_some() {
-            self.stuck_frames = options.stuck_frames;
-        }
-        let sticky = options.sticky_action_prob.unwrap_or(self.sticky.into());
-        self.sticky = sticky as f32;
-        let require = |good: bool, what: &str, is: String, allowed: &str| match good {
-            true => Ok(()),
-            false => Err(EnvError::Failed(format!(
-                "{what} is {is}; it must be {allowed}"
-            ))),
-        };
-        let between = "between 0 and 1";
-        require(
+    }
+
+    fn over(&self, given: &Value) -> Result<Self, ConfigError> {
+        parse_over("env", given, self)
+    }
+
+    fn check_ranges(&self) -> Result<(), ConfigError> {
+        let sticky = self.sticky_action_prob;
+        require_option(
             (0.0..=1.0).contains(&sticky),
             "sticky_action_prob",
-            sticky.to_string(),
-            between,
+            sticky,
+            "between 0 and 1",
         )?;
         let stack = self.stack;
-        require(
-            (1..=64).contains(&stack),
-            "stack",
-            stack.to_string(),
-            "1 to 64",
-        )?;
-        if let Skip::Fixed(skip) = self.skip {
-            require(
-                (1..=1000).contains(&skip),
-                "frame_skip",
-                skip.to_string(),
-                "1 to 1000",
-            )?;
+        require_option((1..=64).contains(&stack), "stack", stack, "1 to 64")?;
+        if let Some(skip) = self.frame_skip {
+            require_option((1..=1000).contains(&skip), "frame_skip", skip, "1 to 1000")?;
         }
         let noops = self.noop_max;
-        require(
-            noops <= 10_000,
-            "noop_max",
-            noops.to_string(),
-            "at most 10000",
-        )?;
+        require_option(noops <= 10_000, "noop_max", noops, "at most 10000")?;
         let frames = self.max_frames;
-        require(frames >= 1, "max_frames", frames.to_string(), "at least 1")?;
-        let stuck = self.stuck_frames;
-        require(stuck != Some(0), "stuck_frames", "0".into(), "at least 1")
+        require_option(frames >= 1, "max_frames", frames, "at least 1")?;
+        let idle = self.stuck_frames != Some(0);
+        require_option(idle, "stuck_frames", 0, "at least 1")
     }
+
+    /// Whether FIRE is followed by the third action, where it is pressed for the agent.
+    pub(super) fn third_after_fire(&self) -> bool {
+        self.preset != AtariPreset::Rela
+    }
+
+    /// Whether the next life starts with a no-op.
+    pub(super) fn noop_after_life(&self) -> bool {
+        !matches!(self.preset, AtariPreset::Rela | AtariPreset::Rlpyt)
+    }
+}
+
+/// The names of all options. Their values are null: the defaults depend on id and preset.
+pub(super) fn names() -> Value {
+    let mut names = table(&AtariOptions::by_id(Version::V5));
+    if let Some(names) = names.as_object_mut() {
+        names.values_mut().for_each(|value| *value = Value::Null);
+    }
+    names
+}
+
+/// Whole games with unclipped rewards, where training may see single lives and clipped rewards.
+pub(super) fn for_evaluation(options: &EnvOptions) -> EnvOptions {
+    options.with(&json!({"life_loss": LifeLoss::Ignored, "clip_rewards": false}))
 }

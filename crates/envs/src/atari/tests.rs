@@ -80,7 +80,7 @@ fn spaces_need_no_rom() {
 #[test]
 fn wrong_options_are_refused() {
     for (options, words) in [
-        (r#"{"stack": 0}"#, "stack is 0; it must be 1 to 64"),
+        (r#"{"stack": 0}"#, "env.stack is 0; allowed: 1 to 64"),
         (r#"{"frame_skip": 0}"#, "frame_skip is 0"),
         (r#"{"sticky_action_prob": -0.5}"#, "between 0 and 1"),
         (r#"{"max_frames": 0}"#, "max_frames is 0"),
@@ -89,7 +89,11 @@ fn wrong_options_are_refused() {
         (r#"{"difficulty": 7}"#, "pong has no difficulty 7"),
         (
             r#"{"difficulty_ramping": true}"#,
-            "has no option 'difficulty_ramping'",
+            "there is no setting called 'env.difficulty_ramping'; did you mean env.difficulty?",
+        ),
+        (
+            r#"{"preset": "nature"}"#,
+            "env.preset is \"nature\"; allowed: `gymnasium`, `deepmind`",
         ),
     ] {
         let error = make("ALE/Pong-v5", options)
@@ -98,8 +102,30 @@ fn wrong_options_are_refused() {
             .to_string();
         assert!(error.contains(words), "{error}");
     }
-    let unknown = serde_json::from_str::<EnvOptions>(r#"{"preset": "nature"}"#);
-    assert!(unknown.unwrap_err().to_string().contains("gymnasium"));
+}
+
+/// What evaluation changes: lives and clipping, and nothing else.
+#[test]
+fn evaluation_is_of_whole_games_with_unclipped_rewards() {
+    let (game, version) = parse("ALE/Breakout-v5").unwrap();
+    for trained in [
+        "{}",
+        r#"{"preset": "deepmind", "stack": 3, "max_episode_steps": 9, "mode": 4}"#,
+        r#"{"preset": "rela", "life_loss": "resets", "clip_rewards": true}"#,
+        r#"{"preset": "saber"}"#,
+        r#"{"life_loss": "continues", "clip_rewards": true, "fire_reset": true}"#,
+    ] {
+        let trained: EnvOptions = serde_json::from_str(trained).unwrap();
+        let judged = options::for_evaluation(&trained);
+        let read = |options| AtariOptions::of(game, version, options).unwrap();
+        let expected = AtariOptions {
+            life_loss: LifeLoss::Ignored,
+            clip_rewards: false,
+            ..read(&trained)
+        };
+        assert_eq!(read(&judged), expected);
+        assert_eq!(judged.max_episode_steps, trained.max_episode_steps);
+    }
 }
 
 #[test]
@@ -138,7 +164,7 @@ fn defender_under_saber_counts_its_own_points() {
     }
     let (game, version) = parse("ALE/Defender-v5").unwrap();
     let options: EnvOptions = serde_json::from_str(r#"{"preset": "saber"}"#).unwrap();
-    let mut env = AtariEnv::new(game, version, &options.for_evaluation()).unwrap();
+    let mut env = AtariEnv::new(game, version, &options::for_evaluation(&options)).unwrap();
     let mut rng = stream(4, "test", 0);
     let mut row = row_of(&env);
     env.reset(&mut rng, ObsMut::at(&mut row, &[])).unwrap();
@@ -225,7 +251,7 @@ fn evaluation_presses_fire_after_a_lost_life_as_training_does() {
     ] {
         let options: EnvOptions = serde_json::from_str(options).unwrap();
         let (game, version) = parse(id).unwrap();
-        let judged_options = options.for_evaluation();
+        let judged_options = options::for_evaluation(&options);
         let mut trained = AtariEnv::new(game, version, &options).unwrap();
         let mut judged = AtariEnv::new(game, version, &judged_options).unwrap();
         let (mut row, mut rng) = (row_of(&trained), stream(12, "test", 0));

@@ -1,7 +1,9 @@
 //! A checker for people who write their own environments.
 //!
-//! Read first: [`check`] (what is checked), [`Report`] (what was found).
+//! Read first: [`check`] (what is checked), [`check_batch`] (the same for a batch), [`Report`] (what
+//! was found).
 
+mod batch;
 mod stage;
 #[cfg(test)]
 mod tests;
@@ -9,6 +11,7 @@ mod tests;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+pub use self::batch::{MakeBatch, check_batch};
 use self::stage::{Moment, Stage, differ, look};
 use crate::vector::message_of;
 use crate::{Action, Bounds, Env, EnvError, ObsMut, Rng, Space, Step, stream};

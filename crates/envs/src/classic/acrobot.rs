@@ -2,9 +2,11 @@
 
 use std::f64::consts::PI;
 
+use crate::render::Picture;
 use crate::wrappers::{load, save};
 use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
+use super::drawing;
 use super::uniform;
 
 /// Seconds between two steps.
@@ -85,6 +87,15 @@ impl Env for Acrobot {
             terminated,
             truncated: false,
         })
+    }
+
+    fn render(&self) -> Result<Picture, EnvError> {
+        let [first, second, ..] = self.state;
+        Ok(drawing::acrobot(first, second))
+    }
+
+    fn render_fps(&self) -> f64 {
+        15.0
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

@@ -1,8 +1,10 @@
 //! `CartPole-v1`: a cart is pushed left or right so that the pole on it stays up.
 
+use crate::render::Picture;
 use crate::wrappers::{load, save};
 use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
+use super::drawing;
 use super::uniform;
 
 const GRAVITY: f64 = 9.8;
@@ -82,6 +84,15 @@ impl Env for CartPole {
             terminated: x.abs() > MAX_POSITION || theta.abs() > MAX_ANGLE,
             truncated: false,
         })
+    }
+
+    fn render(&self) -> Result<Picture, EnvError> {
+        let [position, _, angle, _] = self.state;
+        Ok(drawing::cart_pole(position, angle, MAX_POSITION))
+    }
+
+    fn render_fps(&self) -> f64 {
+        1.0 / TAU
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

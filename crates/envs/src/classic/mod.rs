@@ -5,6 +5,7 @@
 
 mod acrobot;
 mod cart_pole;
+mod drawing;
 mod mountain_car;
 mod mountain_car_continuous;
 mod pendulum;

@@ -1,8 +1,10 @@
 //! `MountainCar-v0`: a car too weak to climb the hill must gain speed by rocking.
 
+use crate::render::Picture;
 use crate::wrappers::{load, save};
 use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
+use super::drawing;
 use super::uniform;
 
 pub(super) const MIN_POSITION: f64 = -1.2;
@@ -75,6 +77,20 @@ impl Env for MountainCar {
             terminated: position >= GOAL && velocity >= 0.0,
             truncated: false,
         })
+    }
+
+    fn render(&self) -> Result<Picture, EnvError> {
+        let [position, _] = self.state;
+        Ok(drawing::mountain_car(
+            position,
+            GOAL,
+            MIN_POSITION,
+            MAX_POSITION,
+        ))
+    }
+
+    fn render_fps(&self) -> f64 {
+        30.0
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::render::Picture;
 use crate::wrappers::{load, save};
 use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
+use super::drawing;
 use super::mountain_car::{MAX_POSITION, MAX_SPEED, MIN_POSITION, observation_space};
 use super::uniform;
 
@@ -93,6 +95,23 @@ impl Env for MountainCarContinuous {
             terminated: arrived,
             truncated: false,
         })
+    }
+
+    fn render(&self) -> Result<Picture, EnvError> {
+        let position = match self.state {
+            State::Start(position) => position,
+            State::Moving([position, _]) => position.into(),
+        };
+        Ok(drawing::mountain_car(
+            position,
+            GOAL,
+            MIN_POSITION,
+            MAX_POSITION,
+        ))
+    }
+
+    fn render_fps(&self) -> f64 {
+        30.0
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

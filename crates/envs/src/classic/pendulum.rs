@@ -2,9 +2,11 @@
 
 use std::f64::consts::PI;
 
+use crate::render::Picture;
 use crate::wrappers::{load, save};
 use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
+use super::drawing;
 use super::uniform;
 
 const MAX_SPEED: f64 = 8.0;
@@ -69,6 +71,15 @@ impl Env for Pendulum {
             terminated: false,
             truncated: false,
         })
+    }
+
+    fn render(&self) -> Result<Picture, EnvError> {
+        let [angle, _] = self.state;
+        Ok(drawing::pendulum(angle))
+    }
+
+    fn render_fps(&self) -> f64 {
+        1.0 / DT
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

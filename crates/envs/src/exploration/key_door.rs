@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::render::colours::{self, AGENT, GROUND};
+use crate::render::{Colour, Picture, cells};
 use crate::wrappers::{load, save};
 use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
@@ -12,6 +14,8 @@ const WALL: usize = SIDE / 2;
 const START: (usize, usize) = (SIDE - 1, 0);
 const KEY: (usize, usize) = (0, 0);
 const DOOR: (usize, usize) = (SIDE - 1, WALL);
+const YELLOW: Colour = [240, 200, 70];
+const BROWN: Colour = [150, 98, 60];
 const GOAL: (usize, usize) = (0, SIDE - 1);
 
 /// Two rooms with a door between them.
@@ -103,6 +107,22 @@ impl Env for KeyDoor {
             terminated,
             truncated: false,
         })
+    }
+
+    fn render(&self) -> Result<Picture, EnvError> {
+        let place = |place| match place {
+            place if place == self.agent => Some(AGENT),
+            KEY if !self.has_key => Some(YELLOW),
+            GOAL => Some(colours::GOAL),
+            DOOR if !self.has_key => Some(BROWN),
+            (_, WALL) if place != DOOR => Some(GROUND),
+            _ => None,
+        };
+        Ok(cells(SIDE, SIDE, 36, |row, column| place((row, column))))
+    }
+
+    fn render_fps(&self) -> f64 {
+        10.0
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

@@ -4,6 +4,7 @@
 use starling_tree::{Array, DType, Tree};
 
 use crate::classic::CartPole;
+use crate::render::Picture;
 use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
 /// CartPole whose observation is only the cart's position and the pole's angle.
@@ -68,6 +69,15 @@ impl Env for MaskedCartPole {
             .step(action, rng, ObsMut::at(&mut self.whole, &[]))?;
         self.show(obs);
         Ok(step)
+    }
+
+    /// The whole state: the agent does not see how fast it moves, and neither does a picture.
+    fn render(&self) -> Result<Picture, EnvError> {
+        self.env.render()
+    }
+
+    fn render_fps(&self) -> f64 {
+        self.env.render_fps()
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

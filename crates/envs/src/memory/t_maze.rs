@@ -4,6 +4,8 @@
 use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
 
+use crate::render::colours::{AGENT, BOARD, GOAL, GROUND, PAPER};
+use crate::render::{Canvas, Picture};
 use crate::wrappers::{load, save};
 use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
@@ -26,6 +28,36 @@ impl TMaze {
     /// An environment that must be reset before its first step.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The corridor, the two ways at its end, the sign at its beginning, and the agent. The sign is
+    /// bright where the agent sees it.
+    fn draw(&self) -> Picture {
+        const CELL: f64 = 50.0;
+        let corner = |column: u32, row: i32| {
+            [
+                f64::from(column) * CELL + 25.0,
+                f64::from(row + 1) * CELL + 25.0,
+            ]
+        };
+        let middle = |column: u32, row: i32| corner(column, row).map(|x| x + CELL / 2.0);
+        let mut canvas = Canvas::new(600, 200, BOARD);
+        let arms = [(CORRIDOR, -1), (CORRIDOR, 1)];
+        for (column, row) in (0..=CORRIDOR).map(|column| (column, 0)).chain(arms) {
+            let [x, y] = corner(column, row);
+            canvas.rectangle([x + 1.0, y + 1.0], CELL - 2.0, CELL - 2.0, PAPER);
+        }
+        let colour = if self.place == 0 { GOAL } else { GROUND };
+        let way = if self.up { -1.0 } else { 1.0 };
+        let [x, y] = middle(0, 0);
+        let tip = [x, y + 20.0 * way];
+        canvas.line([x, y - 16.0 * way], [x, y + 8.0 * way], 6.0, colour);
+        canvas.polygon(
+            &[tip, [x - 12.0, y + 2.0 * way], [x + 12.0, y + 2.0 * way]],
+            colour,
+        );
+        canvas.circle(middle(self.place, 0), 12.0, AGENT);
+        canvas.finish()
     }
 
     fn observe(&self, mut obs: ObsMut<'_>) {
@@ -78,6 +110,14 @@ impl Env for TMaze {
             terminated,
             truncated: false,
         })
+    }
+
+    fn render(&self) -> Result<Picture, EnvError> {
+        Ok(self.draw())
+    }
+
+    fn render_fps(&self) -> f64 {
+        8.0
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

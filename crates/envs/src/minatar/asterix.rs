@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Board, Draws, Game, LAST, Move, ahead, behind};
+use super::{Board, Colour, Draws, Game, LAST, Move, ahead, behind, palette};
 
 const PLAYER: usize = 0;
 const ENEMY: usize = 1;
@@ -93,6 +93,13 @@ impl Asterix {
 
 impl Game for Asterix {
     const CHANNELS: usize = 4;
+
+    const COLOURS: &'static [Colour] = &[
+        palette::PLAYER,
+        palette::ENEMY,
+        palette::TRAIL,
+        palette::GOOD,
+    ];
     const MOVES: &'static [Move] = &[Move::Stay, Move::Left, Move::Up, Move::Right, Move::Down];
 
     fn reset(&mut self, _draws: &mut impl Draws) {

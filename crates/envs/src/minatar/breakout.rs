@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Board, Draws, Game, LAST, Map, Move};
+use super::{Board, Colour, Draws, Game, LAST, Map, Move, palette};
 
 const PADDLE: usize = 0;
 const BALL: usize = 1;
@@ -34,6 +34,13 @@ impl Breakout {
 
 impl Game for Breakout {
     const CHANNELS: usize = 4;
+
+    const COLOURS: &'static [Colour] = &[
+        palette::PLAYER,
+        palette::GOOD,
+        palette::TRAIL,
+        palette::BRICK,
+    ];
     const MOVES: &'static [Move] = &[Move::Stay, Move::Left, Move::Right];
 
     fn reset(&mut self, draws: &mut impl Draws) {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Board, Draws, Game, LAST, Move};
+use super::{Board, Colour, Draws, Game, LAST, Move, palette};
 
 const CHICKEN: usize = 0;
 const CAR: usize = 1;
@@ -50,6 +50,16 @@ impl Freeway {
 
 impl Game for Freeway {
     const CHANNELS: usize = 7;
+
+    const COLOURS: &'static [Colour] = &[
+        palette::PLAYER,
+        palette::ENEMY,
+        palette::TRAIL,
+        palette::TRAIL,
+        palette::TRAIL,
+        palette::TRAIL,
+        palette::TRAIL,
+    ];
     const MOVES: &'static [Move] = &[Move::Stay, Move::Up, Move::Down];
 
     fn reset(&mut self, draws: &mut impl Draws) {

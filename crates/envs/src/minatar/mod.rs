@@ -31,8 +31,10 @@ use rand::RngExt as _;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::options::require_option;
+use crate::render::{Colour, Picture, cells};
 use crate::wrappers::{load, save};
-use crate::{Action, Env, EnvError, EnvOptions, ObsMut, Rng, Space, Step};
+use crate::{Action, ConfigError, Env, EnvError, ObsMut, Rng, Space, Step};
 
 /// Cells along each side of the board.
 const SIZE: usize = 10;
@@ -40,10 +42,32 @@ const SIZE: usize = 10;
 /// The largest row and column.
 const LAST: i8 = 9;
 
+/// The options of the games.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MinAtarOptions {
+    /// The probability that the last action is repeated instead of the chosen one.
+    pub sticky_action_prob: f64,
+    /// Whether games get harder during an episode.
+    pub difficulty_ramping: bool,
+}
+
+impl Default for MinAtarOptions {
+    fn default() -> Self {
+        Self {
+            sticky_action_prob: 0.1,
+            difficulty_ramping: true,
+        }
+    }
+}
+
 /// The rules of one game.
 pub trait Game: Default + Send + Serialize + DeserializeOwned {
     /// Number of channels of its observations.
     const CHANNELS: usize;
+
+    /// The colour of each channel in pictures. Where several show something, the first is seen.
+    const COLOURS: &'static [Colour];
 
     /// The moves that have an effect.
     const MOVES: &'static [Move];
@@ -75,6 +99,20 @@ pub enum Move {
     Down,
     /// Shoot.
     Fire,
+}
+
+/// Colours of the channels: the player, what helps it and what harms it look alike in all games.
+mod palette {
+    use super::Colour;
+
+    pub(super) const PLAYER: Colour = [245, 245, 240];
+    pub(super) const OWN: Colour = [120, 200, 255];
+    pub(super) const GOOD: Colour = [245, 200, 66];
+    pub(super) const ENEMY: Colour = [226, 78, 70];
+    pub(super) const SHOT: Colour = [255, 150, 90];
+    pub(super) const TRAIL: Colour = [104, 84, 92];
+    pub(super) const AIR: Colour = [70, 130, 220];
+    pub(super) const BRICK: Colour = [180, 110, 200];
 }
 
 /// All moves, in the order of their numbers.
@@ -167,8 +205,7 @@ pub struct MinAtar<G> {
     game: G,
     last: Move,
     moves: &'static [Move],
-    sticky_action_prob: f64,
-    ramping: bool,
+    options: MinAtarOptions,
 }
 
 impl<G: Game> MinAtar<G> {
@@ -176,28 +213,29 @@ impl<G: Game> MinAtar<G> {
     ///
     /// # Errors
     /// When `sticky_action_prob` is not a probability.
-    pub fn new(all_moves: bool, options: &EnvOptions) -> Result<Self, EnvError> {
-        let sticky_action_prob = options.sticky_action_prob.unwrap_or(0.1);
-        if !(0.0..=1.0).contains(&sticky_action_prob) {
-            return Err(EnvError::Failed(format!(
-                "sticky_action_prob is {sticky_action_prob}; it must be between 0 and 1"
-            )));
-        }
+    pub fn new(all_moves: bool, options: MinAtarOptions) -> Result<Self, ConfigError> {
+        let sticky = options.sticky_action_prob;
+        require_option(
+            (0.0..=1.0).contains(&sticky),
+            "sticky_action_prob",
+            sticky,
+            "between 0 and 1",
+        )?;
         Ok(Self {
             game: G::default(),
             last: Move::default(),
             moves: if all_moves { ALL_MOVES } else { G::MOVES },
-            sticky_action_prob,
-            ramping: options.difficulty_ramping.unwrap_or(true),
+            options,
         })
     }
 
     /// Plays a move, or with some probability repeats the last one.
     fn play(&mut self, choice: Move, draws: &mut impl Draws) -> (f32, bool) {
-        if draws.unit() >= self.sticky_action_prob {
+        if draws.unit() >= self.options.sticky_action_prob {
             self.last = choice;
         }
-        self.game.play(self.last, self.ramping, draws)
+        self.game
+            .play(self.last, self.options.difficulty_ramping, draws)
     }
 
     fn show(&self, mut obs: ObsMut<'_>) {
@@ -238,6 +276,23 @@ impl<G: Game> Env for MinAtar<G> {
             terminated,
             truncated: false,
         })
+    }
+
+    fn render(&self) -> Result<Picture, EnvError> {
+        let mut board = vec![0; G::CHANNELS * SIZE * SIZE];
+        self.game.show(&mut Board(&mut board));
+        let colour = |row, column| {
+            let channels = board.chunks_exact(SIZE * SIZE);
+            let mut shown = channels
+                .zip(G::COLOURS)
+                .filter(|(flags, _)| flags[row * SIZE + column] != 0);
+            shown.next().map(|(_, colour)| *colour)
+        };
+        Ok(cells(SIZE, SIZE, 40, colour))
+    }
+
+    fn render_fps(&self) -> f64 {
+        10.0
     }
 
     fn snapshot(&self) -> Option<Vec<u8>> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Board, Draws, Game, LAST, Move, ahead, behind};
+use super::{Board, Colour, Draws, Game, LAST, Move, ahead, behind, palette};
 
 const SUB_FRONT: usize = 0;
 const SUB_BACK: usize = 1;
@@ -276,6 +276,19 @@ impl Seaquest {
 
 impl Game for Seaquest {
     const CHANNELS: usize = 10;
+
+    const COLOURS: &'static [Colour] = &[
+        palette::PLAYER,
+        palette::OWN,
+        palette::OWN,
+        palette::TRAIL,
+        palette::SHOT,
+        palette::ENEMY,
+        palette::BRICK,
+        palette::AIR,
+        palette::GOOD,
+        palette::GOOD,
+    ];
     const MOVES: &'static [Move] = super::ALL_MOVES;
 
     fn reset(&mut self, _draws: &mut impl Draws) {

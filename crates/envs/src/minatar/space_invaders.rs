@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Board, Draws, Game, LAST, Map, Move, SIZE};
+use super::{Board, Colour, Draws, Game, LAST, Map, Move, SIZE, palette};
 
 const CANNON: usize = 0;
 const ALIEN: usize = 1;
@@ -76,6 +76,15 @@ impl SpaceInvaders {
 
 impl Game for SpaceInvaders {
     const CHANNELS: usize = 6;
+
+    const COLOURS: &'static [Colour] = &[
+        palette::PLAYER,
+        palette::ENEMY,
+        palette::ENEMY,
+        palette::ENEMY,
+        palette::OWN,
+        palette::SHOT,
+    ];
     const MOVES: &'static [Move] = &[Move::Stay, Move::Left, Move::Right, Move::Fire];
 
     fn reset(&mut self, _draws: &mut impl Draws) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use starling_tree::{Array, Tree};
 
-use super::VecEnv;
+use super::SyncVecEnv;
 use crate::{Env, EnvError, Rollout};
 
 /// How many environments may be replaced, over all vectors that share it.
@@ -50,33 +50,16 @@ pub struct Restart {
     pub cause: EnvError,
 }
 
+/// Makes the environment that replaces one that failed.
+pub type Remake = Box<dyn FnMut() -> Result<Box<dyn Env>, EnvError> + Send>;
+
 /// What replaces failed environments.
 pub(super) struct Remaker {
-    make: Box<dyn FnMut() -> Result<Box<dyn Env>, EnvError> + Send>,
-    budget: Arc<RestartBudget>,
+    pub(super) make: Remake,
+    pub(super) budget: Arc<RestartBudget>,
 }
 
-impl VecEnv {
-    /// From now on an environment that reports an error is replaced by a new one from `make`, as
-    /// long as the budget lasts. A panic is still an error of the vector: it is a bug in the
-    /// environment's code, which a new one would have too.
-    ///
-    /// The step that failed counts as one that changed nothing and gave no reward, and its episode
-    /// is truncated there. That episode is not among the [`finished`](VecEnv::finished) ones.
-    pub fn restart_failed(
-        &mut self,
-        make: impl FnMut() -> Result<Box<dyn Env>, EnvError> + Send + 'static,
-        budget: Arc<RestartBudget>,
-    ) {
-        let make = Box::new(make);
-        self.remaker = Some(Remaker { make, budget });
-    }
-
-    /// The environments that were replaced since the last call, in the order in which they failed.
-    pub fn restarts(&mut self) -> std::vec::Drain<'_, Restart> {
-        self.restarts.drain(..)
-    }
-
+impl SyncVecEnv {
     /// Replaces the environment that was at work when `error` came. The new one starts its episode
     /// into `row`. If the error came with step `t`, the old episode is cut off there.
     pub(super) fn replace(

@@ -1,16 +1,16 @@
 //! What stepping writes, and what failures say.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::{Step, registry};
+use crate::{Action, Env, EnvOptions, ObsMut, Step, registry};
 use starling_tree::Tree;
 
 /// Nobody asks to stop.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-fn columns(vector: &VecEnv, steps: usize) -> Rollout {
+fn columns(vector: &dyn VecEnv, steps: usize) -> Rollout {
     Rollout::new(
         steps,
         vector.len(),
@@ -22,9 +22,11 @@ fn columns(vector: &VecEnv, steps: usize) -> Rollout {
     )
 }
 
-fn cart_poles(count: usize, first_index: u64) -> VecEnv {
+fn cart_poles(count: usize, first_index: u64) -> SyncVecEnv {
     let spec = registry::find("CartPole-v1").unwrap();
-    VecEnv::new(spec, &EnvOptions::default(), count, 7, "env", first_index).unwrap()
+    let make = |_| spec.make(&EnvOptions::default()).unwrap();
+    let envs = (0..count).map(make).collect();
+    SyncVecEnv::from_envs(envs, 7, "env", first_index).unwrap()
 }
 
 /// Counts its steps; episode `k` of environment `tag` lasts `tag + 2` steps; may fail.
@@ -98,7 +100,7 @@ impl Env for Counter {
 #[test]
 fn columns_hold_what_each_environment_did() {
     let envs = vec![Counter::boxed(0), Counter::boxed(1)];
-    let mut vector = VecEnv::from_envs(envs, 1, "env", 0).unwrap();
+    let mut vector = SyncVecEnv::from_envs(envs, 1, "env", 0).unwrap();
     let mut rollout = columns(&vector, 4);
     vector.set_discount(0.5);
     vector.reset(&mut rollout).unwrap();
@@ -166,7 +168,7 @@ fn failures_and_panics_name_the_environment() {
             fail_at,
             panic_at,
         });
-        let vector = VecEnv::from_envs(vec![Counter::boxed(0), bad], 1, "env", 10);
+        let vector = SyncVecEnv::from_envs(vec![Counter::boxed(0), bad], 1, "env", 10);
         let mut vector = vector.unwrap().named("Counter-v0");
         let mut rollout = columns(&vector, 1);
         vector.reset(&mut rollout).unwrap();
@@ -224,7 +226,7 @@ impl Env for Fragile {
 
 /// Two environments, of which the second fails at its second step; those that take its place
 /// show 20, 30 and so on, and the first of them does not start.
-fn fragile(budget: &Arc<RestartBudget>) -> (VecEnv, Rollout) {
+fn fragile(budget: &Arc<RestartBudget>) -> (SyncVecEnv, Rollout) {
     let make = |number, fails_at_step, fails_at_reset| -> Box<dyn Env> {
         Box::new(Fragile {
             number,
@@ -233,14 +235,15 @@ fn fragile(budget: &Arc<RestartBudget>) -> (VecEnv, Rollout) {
         })
     };
     let envs = vec![make(10, None, false), make(10, Some(2), false)];
-    let vector = VecEnv::from_envs(envs, 1, "env", 4).unwrap();
+    let vector = SyncVecEnv::from_envs(envs, 1, "env", 4).unwrap();
     let mut vector = vector.named("Fragile-v0");
     let mut made = 10;
     let remake = move || {
         made += 10;
         Ok(make(made, None, made == 20))
     };
-    vector.restart_failed(remake, Arc::clone(budget));
+    let restarts = vector.restart_failed(Box::new(remake), Arc::clone(budget));
+    restarts.unwrap();
     let rollout = columns(&vector, 3);
     (vector, rollout)
 }
@@ -306,9 +309,10 @@ fn an_environment_that_panics_is_not_replaced() {
         fail_at: None,
         panic_at: Some(0),
     });
-    let mut vector = VecEnv::from_envs(vec![bad], 1, "env", 0).unwrap();
+    let mut vector = SyncVecEnv::from_envs(vec![bad], 1, "env", 0).unwrap();
     let budget = Arc::new(RestartBudget::new(5));
-    vector.restart_failed(|| Ok(Counter::boxed(1)), Arc::clone(&budget));
+    let remake = Box::new(|| Ok(Counter::boxed(1)));
+    vector.restart_failed(remake, Arc::clone(&budget)).unwrap();
     let mut rollout = columns(&vector, 1);
     vector.reset(&mut rollout).unwrap();
     let error = vector.step(0, &mut rollout).unwrap_err().to_string();
@@ -349,7 +353,7 @@ fn an_environment_does_the_same_in_any_vector() {
 #[test]
 fn decorrelation_only_does_what_is_legal_and_reports_nothing() {
     let envs = (0..4).map(Counter::boxed).collect();
-    let mut vector = VecEnv::from_envs(envs, 3, "env", 0).unwrap();
+    let mut vector = SyncVecEnv::from_envs(envs, 3, "env", 0).unwrap();
     let mut rollout = columns(&vector, 1);
     assert!(vector.decorrelate(50, &NEVER, &mut rollout).unwrap());
     assert_eq!(vector.finished().count(), 0);
@@ -360,7 +364,7 @@ fn decorrelation_only_does_what_is_legal_and_reports_nothing() {
 
 #[test]
 fn a_vector_that_cannot_be_saved_says_so_and_starts_new_episodes() {
-    let mut vector = VecEnv::from_envs(vec![Counter::boxed(4)], 3, "env", 0).unwrap();
+    let mut vector = SyncVecEnv::from_envs(vec![Counter::boxed(4)], 3, "env", 0).unwrap();
     let mut rollout = columns(&vector, 1);
     vector.reset(&mut rollout).unwrap();
     rollout.actions.at_mut(&[0]).write(&[1i64]);
@@ -499,9 +503,9 @@ impl Env for Spoilt {
 
 const NAN: f32 = f32::NAN;
 
-fn spoilt(bad: Bad) -> (VecEnv, Rollout) {
+fn spoilt(bad: Bad) -> (SyncVecEnv, Rollout) {
     let envs = vec![Spoilt::boxed(Bad::Nothing, 1.0), Spoilt::boxed(bad, 2.0)];
-    let vector = VecEnv::from_envs(envs, 1, "env", 6).unwrap();
+    let vector = SyncVecEnv::from_envs(envs, 1, "env", 6).unwrap();
     let vector = vector.named("Spoilt-v0");
     let rollout = columns(&vector, 8);
     (vector, rollout)
@@ -567,7 +571,8 @@ fn an_environment_that_gives_such_numbers_is_replaced() {
     for (bad, says) in faults() {
         let (mut vector, mut rollout) = spoilt(bad);
         let budget = Arc::new(RestartBudget::new(1));
-        vector.restart_failed(|| Ok(Spoilt::boxed(Bad::Nothing, 3.0)), Arc::clone(&budget));
+        let remake = Box::new(|| Ok(Spoilt::boxed(Bad::Nothing, 3.0)));
+        vector.restart_failed(remake, Arc::clone(&budget)).unwrap();
         vector.reset(&mut rollout).unwrap();
         for t in 0..8 {
             vector.step(t, &mut rollout).unwrap();
@@ -616,7 +621,7 @@ fn an_environment_that_gives_such_numbers_is_replaced() {
 #[test]
 fn environments_with_other_spaces_are_refused() {
     let error = |envs| {
-        VecEnv::from_envs(envs, 1, "env", 3)
+        SyncVecEnv::from_envs(envs, 1, "env", 3)
             .unwrap_err()
             .to_string()
     };
@@ -633,7 +638,9 @@ fn environments_with_other_spaces_are_refused() {
 
     // Also one that replaces another.
     let (mut vector, mut rollout) = spoilt(Bad::Reward(NAN));
-    vector.restart_failed(|| Ok(Counter::boxed(0)), Arc::new(RestartBudget::new(1)));
+    let remake = Box::new(|| Ok(Counter::boxed(0)));
+    let restarts = vector.restart_failed(remake, Arc::new(RestartBudget::new(1)));
+    restarts.unwrap();
     vector.reset(&mut rollout).unwrap();
     let mut steps = (0..8).map(|t| vector.step(t, &mut rollout));
     let says = steps.find_map(Result::err).unwrap().to_string();
@@ -678,7 +685,7 @@ fn decorrelation_stops_when_it_is_asked_to() {
         let (steps, stop) = (0, Arc::clone(&stop));
         Box::new(Stopping { steps, stop })
     };
-    let mut vector = VecEnv::from_envs(vec![env(), env()], 1, "env", 0).unwrap();
+    let mut vector = SyncVecEnv::from_envs(vec![env(), env()], 1, "env", 0).unwrap();
     let mut rollout = columns(&vector, 1);
     assert!(!vector.decorrelate(u64::MAX, &stop, &mut rollout).unwrap());
     // The first took three steps; the second only started, and can be stepped.
