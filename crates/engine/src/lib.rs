@@ -6,6 +6,7 @@
 //! (what actors and the learner need of each other), [`Training`] (the loop of a run: collect,
 //! learn, log, evaluate, checkpoint).
 
+mod agent;
 mod collect;
 mod error;
 mod learn;
@@ -14,6 +15,7 @@ mod measure;
 mod run;
 mod save;
 
+pub use agent::{Agent, Observation, WrongObservation};
 pub use collect::{Actor, CollectError, serve};
 pub use error::EngineError;
 pub use link::{Place, Weights};
