@@ -373,6 +373,9 @@ fn a_run_leaves_what_it_promises_and_can_be_evaluated_and_plotted() {
     assert!(!html.contains("http://") && !html.contains("<script src"));
     let png = std::fs::read(folder.path().join("curves/plot.png")).unwrap();
     assert!(png.starts_with(b"\x89PNG"));
+    let nothing = run(folder.path(), &["plot", path, "--key", "nope"]);
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(stderr(&nothing).contains("there is no column nope; available: Diagnostics/"));
 }
 
 /// Ctrl-C, SIGTERM, a closed terminal or a scheduler's warning: an answer at once, a checkpoint and
@@ -1120,7 +1123,14 @@ fn missing_roms_name_the_command() {
     std::fs::write(empty.join("pong.bin"), [0; 2048]).unwrap();
     let roms = without(&["roms", "--from", empty.to_str().unwrap()]);
     assert_eq!(roms.status.code(), Some(1));
-    assert!(stdout(&roms).contains("0 of 104 games can be played"));
+    assert!(
+        stderr(&roms).contains("is the ROM of a known game"),
+        "{}",
+        stderr(&roms)
+    );
+    let listed = without(&["roms", "--list"]);
+    assert_eq!(listed.status.code(), Some(1));
+    assert!(stdout(&listed).contains("0 of 104 games can be played"));
 
     let shown = without(&["config", "show", "Pong"]);
     assert!(stdout(&shown).contains("id: ALE/Pong-v5"));

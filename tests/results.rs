@@ -81,7 +81,7 @@ fn runs_are_compared_by_their_settings() {
     assert!(said.contains("(1 game, 2 runs)"), "{said}");
     let nothing = run(folder, &["plot", "curves"]);
     assert!(stderr(&nothing).contains("is not a run folder"));
-    assert!(!nothing.status.success());
+    assert_eq!(nothing.status.code(), Some(2));
 }
 
 #[test]

@@ -103,7 +103,8 @@ impl Comparison {
     /// `column` is what to compare instead of game scores or returns.
     ///
     /// # Errors
-    /// [`Error::NothingToPlot`] if no run has a number there.
+    /// [`Error::NoColumn`] if no run has that column, [`Error::NothingToPlot`] if none has a number
+    /// there.
     pub fn of(runs: Vec<Run>, column: Option<&str>) -> Result<Self> {
         let mut notes = Vec::new();
         let mut kinds: BTreeMap<(String, String), Vec<Run>> = BTreeMap::new();
@@ -289,15 +290,14 @@ fn measures(runs: &[Run], column: Option<&str>) -> Result<BTreeMap<String, Measu
     let columns = runs.iter().flat_map(|run| &run.table.columns);
     let columns: BTreeSet<&str> = columns.map(|column| &**column).collect();
     if !runs.is_empty() && !wanted.iter().any(|column| columns.contains(column)) {
-        let present: Vec<&str> = columns.into_iter().collect();
-        return Err(Error::NothingToPlot {
-            reason: match present.is_empty() {
-                true => "the runs have no rows yet".to_owned(),
-                false => format!(
-                    "no column {}; available: {}",
-                    wanted.join(" or "),
-                    present.join(", ")
-                ),
+        let present: Vec<String> = columns.into_iter().map(str::to_owned).collect();
+        return Err(match present.is_empty() {
+            true => Error::NothingToPlot {
+                reason: "the runs have no rows yet".to_owned(),
+            },
+            false => Error::NoColumn {
+                name: wanted.join(" or "),
+                present,
             },
         });
     }

@@ -118,6 +118,14 @@ pub enum Error {
         /// The file.
         name: String,
     },
+    /// None of the runs given has the column that was asked for, or one of the usual ones.
+    #[error("there is no column {name}; available: {}", present.join(", "))]
+    NoColumn {
+        /// The column.
+        name: String,
+        /// The columns that the runs have.
+        present: Vec<String>,
+    },
     /// None of the runs given has anything to plot.
     #[error("nothing to plot: {reason}")]
     NothingToPlot {

@@ -171,7 +171,7 @@ pub fn decode(path: &Path, mut bytes: &[u8]) -> Result<Vec<Event>> {
             return Err(malformed(format!("checksum of record {}", events.len())));
         }
         let event = decode_event(body)
-            .ok_or_else(|| malformed(format!("record {} is no event", events.len())))?;
+            .ok_or_else(|| malformed(format!("record {} is not an event", events.len())))?;
         events.push(event);
         bytes = rest;
     }

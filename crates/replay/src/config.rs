@@ -367,7 +367,7 @@ mod tests {
             n_steps: 3,
             ..ReplayConfig::default()
         };
-        assert!(refused(&config, &layout(4, &[4])).contains("at least 7"));
+        assert!(refused(&config, &layout(4, &[4])).contains("at least 28 (7 for each of 4"));
         assert_eq!(config.validate(&layout(3, &[4])), Ok(()));
         config.frame_stack = Some(4);
         assert!(refused(&config, &layout(1, &[3, 5, 5])).contains("frame_stack is 4"));

@@ -219,7 +219,7 @@ fn memory() -> Result<Option<f64>, BenchError> {
 fn game(id: &str) -> Result<&'static Game, BenchError> {
     games::all()
         .find(|game| game.id == id)
-        .ok_or_else(|| starling_envs::EnvError::Failed(format!("{id} is no Atari game")).into())
+        .ok_or_else(|| starling_envs::EnvError::Failed(format!("{id} is not an Atari game")).into())
 }
 
 fn spec(id: &str) -> Result<&'static EnvSpec, BenchError> {

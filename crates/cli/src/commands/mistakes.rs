@@ -33,6 +33,7 @@ pub(super) fn explain(error: &Error, arguments: &[String]) -> String {
         _ => advice,
     };
     let help = match command {
+        Some("config") => "config show --help".to_owned(),
         Some(command) if !command.starts_with('-') => format!("{command} --help"),
         _ => "--help".to_owned(),
     };

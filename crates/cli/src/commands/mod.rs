@@ -271,5 +271,8 @@ fn is_mistaken_engine(error: &EngineError) -> bool {
 
 fn is_mistaken_record(error: &crate::record::Error) -> bool {
     use crate::record::Error;
-    matches!(error, Error::NotARun { .. } | Error::BadName { .. })
+    matches!(
+        error,
+        Error::NotARun { .. } | Error::BadName { .. } | Error::NoColumn { .. }
+    )
 }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::bail;
+
 use crate::atari::games::Game;
 use crate::envs::atari::{self, roms};
 use crate::envs::registry;
@@ -29,7 +31,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 fetch()?
             }
         };
-        if args.from.is_some() || !games.is_empty() {
+        if let (Some(from), true) = (&args.from, games.is_empty()) {
+            bail!("no file in {} is the ROM of a known game", from.display());
+        }
+        if !games.is_empty() {
             say!("{} ROMs installed in {}", games.len(), folder.display());
         }
     }
