@@ -15,7 +15,12 @@ const SEED: u64 = 5;
 fn trained(root: &Path, env: &str, algo: &str, overrides: &[&str]) -> RunFolder {
     let mut request = Request::new(env);
     request.algo = Some(algo.into());
-    let common = ["device=cpu", "torch_threads=1", "mode=serial", "asynchronous=false"];
+    let common = [
+        "device=cpu",
+        "torch_threads=1",
+        "mode=serial",
+        "asynchronous=false",
+    ];
     let all = common.iter().chain(overrides);
     request.overrides = all.map(|pair| (*pair).to_owned()).collect();
     let config = resolve(&request).unwrap();
@@ -30,7 +35,11 @@ fn trained(root: &Path, env: &str, algo: &str, overrides: &[&str]) -> RunFolder 
 #[test]
 fn an_agent_plays_the_episode_of_an_evaluation() {
     let root = tempfile::tempdir().unwrap();
-    let lstm: &[&str] = &["steps=2048", "algo.net.lstm=16", "algo.net.last_action_reward=true"];
+    let lstm: &[&str] = &[
+        "steps=2048",
+        "algo.net.lstm=16",
+        "algo.net.last_action_reward=true",
+    ];
     let small: &[&str] = &["steps=1500", "algo.learning_starts_steps=500"];
     for (env, algo, overrides) in [
         ("CartPole-v1", "ppo", &["steps=4096"][..]),
@@ -60,7 +69,9 @@ fn an_agent_plays_the_episode_of_an_evaluation() {
         loop {
             let action = agent.act(&seen).unwrap();
             let mut next = seen.clone();
-            let step = game.step(action, &mut rng, ObsMut::at(&mut next, &[])).unwrap();
+            let step = game
+                .step(action, &mut rng, ObsMut::at(&mut next, &[]))
+                .unwrap();
             seen = next;
             agent.rewarded(step.reward);
             sum += f64::from(step.reward);

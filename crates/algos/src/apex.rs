@@ -11,13 +11,17 @@
 use starling_nets::{OptimizerConfig, OptimizerKind, QNetConfig, Schedule};
 use starling_replay::PriorityConfig;
 
-use crate::value_based::{Ladder, ValueConfig};
+use crate::off_policy::{ReplaySettings, TargetSettings};
+use crate::value_based::{EpsilonGreedy, Ladder, ValueConfig};
 use crate::{c51, dqn, iqn, rainbow};
 
 /// Ape-X DQN: ladder, double and dueling, over DQN.
 pub fn apex_dqn() -> (ValueConfig, dqn::Config) {
     let shared = ValueConfig {
-        epsilon_ladder: Some(Ladder::default()),
+        exploration: EpsilonGreedy {
+            epsilon_ladder: Some(Ladder::default()),
+            ..EpsilonGreedy::default()
+        },
         learning_rate: Schedule::Constant(6.25e-5),
         optimizer: OptimizerConfig {
             kind: OptimizerKind::Rmsprop,
@@ -47,22 +51,31 @@ pub fn apex_rainbow_iqn() -> (ValueConfig, iqn::Config) {
 
 fn distributed(shared: ValueConfig) -> ValueConfig {
     ValueConfig {
-        rollout_steps: 20,
-        batch_size: 512,
-        learning_starts_steps: 80_000,
-        replay_ratio: None,
-        n_steps: 3,
-        gamma: 0.997,
+        replay: ReplaySettings {
+            rollout_steps: 20,
+            batch_size: 512,
+            learning_starts_steps: 80_000,
+            replay_ratio: None,
+            n_steps: 3,
+            gamma: 0.997,
+            priority: Some(shared.replay.priority.unwrap_or(PriorityConfig {
+                alpha: 0.6,
+                ..PriorityConfig::default()
+            })),
+            priority_beta: Schedule::Constant(0.4),
+            ..shared.replay
+        },
         clip_norm: Some(40.0),
         double: true,
-        target_every_updates: 2500,
-        priority: Some(shared.priority.clone().unwrap_or(PriorityConfig {
-            alpha: 0.6,
-            ..PriorityConfig::default()
-        })),
-        priority_beta: Schedule::Constant(0.4),
+        target: TargetSettings {
+            target_every_updates: 2500,
+            ..shared.target
+        },
         actor_priorities: true,
-        epsilon_eval: 0.0,
+        exploration: EpsilonGreedy {
+            epsilon_eval: 0.0,
+            ..shared.exploration
+        },
         ..shared
     }
 }
@@ -90,9 +103,9 @@ mod tests {
             hidden: Some(vec![]),
             ..QNetConfig::default()
         };
-        shared.n_steps = 2;
-        shared.gamma = 0.5;
-        shared.epsilon_ladder = Some(Ladder {
+        shared.replay.n_steps = 2;
+        shared.replay.gamma = 0.5;
+        shared.exploration.epsilon_ladder = Some(Ladder {
             base: 0.0,
             alpha: 0.0,
             ..Ladder::default()
@@ -164,7 +177,8 @@ mod tests {
         let (mut shared, config) = apex_rainbow_iqn();
         shared.net.hidden = Some(vec![6]);
         shared.net.head_hidden = 6;
-        (shared.epsilon_start, shared.epsilon_end) = (0.3, 0.3);
+        let exploration = &mut shared.exploration;
+        (exploration.epsilon_start, exploration.epsilon_end) = (0.3, 0.3);
         let algorithm = iqn::build(shared, config, &spaces()).unwrap();
         let weights = algorithm.learner(1, Device::Cpu).weights();
         let mut policy = algorithm.policy(Device::Cpu);

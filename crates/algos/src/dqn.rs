@@ -255,7 +255,7 @@ mod tests {
         assert!(message.contains("algo.priority"), "{message}");
         let message = refused(|config| {
             config.munchausen = Some(Munchausen::default());
-            config.n_steps = 3;
+            config.replay.n_steps = 3;
         });
         assert!(message.unwrap().contains("1 with Munchausen"));
     }

@@ -27,6 +27,7 @@ pub mod registry;
 mod algorithm;
 mod config;
 mod minibatches;
+mod off_policy;
 mod policy_gradient;
 mod recurrent;
 mod rollout_columns;
@@ -39,6 +40,7 @@ pub use algorithm::{
     Report, Saved, Spaces, Started,
 };
 pub use config::{ConfigError, parse_config, require};
+pub use off_policy::{ReplaySettings, TargetSettings};
 pub use policy_gradient::{PolicyGradientConfig, Terms};
 pub use registry::AlgoSpec;
-pub use value_based::{Ladder, ValueConfig};
+pub use value_based::{EpsilonGreedy, Ladder, Spread, ValueConfig};

@@ -25,7 +25,7 @@ use crate::minibatches::{Minibatches, Passes};
 use crate::ops::lambda_returns;
 use crate::rollout_columns::RolloutColumns;
 use crate::trained::Trained;
-use crate::value_based::{Greedy, Method as _, ValueConfig, mask};
+use crate::value_based::{EpsilonGreedy, Greedy, Method as _, ValueConfig, mask};
 use crate::{
     Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved, Spaces,
 };
@@ -136,10 +136,13 @@ impl Pqn {
     fn new(config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         config.check()?;
         let acting = ValueConfig {
-            epsilon_start: config.epsilon_start,
-            epsilon_end: config.epsilon_end,
-            epsilon_decay_steps: config.epsilon_decay_steps,
-            epsilon_eval: config.epsilon_eval,
+            exploration: EpsilonGreedy {
+                epsilon_start: config.epsilon_start,
+                epsilon_end: config.epsilon_end,
+                epsilon_decay_steps: config.epsilon_decay_steps,
+                epsilon_eval: config.epsilon_eval,
+                ..EpsilonGreedy::default()
+            },
             net: config.net.clone(),
             ..ValueConfig::default()
         };

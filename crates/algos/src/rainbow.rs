@@ -12,7 +12,8 @@
 use starling_nets::{OptimizerConfig, QNetConfig, Schedule};
 use starling_replay::PriorityConfig;
 
-use crate::value_based::ValueConfig;
+use crate::off_policy::{ReplaySettings, TargetSettings};
+use crate::value_based::{EpsilonGreedy, ValueConfig};
 use crate::{c51, iqn};
 
 /// Rainbow's defaults, over C51.
@@ -24,13 +25,7 @@ pub fn rainbow() -> (ValueConfig, c51::Config) {
 pub fn epsilon_rainbow() -> (ValueConfig, c51::Config) {
     let (mut shared, config) = rainbow();
     shared.net.noisy_sigma = None;
-    let usual = ValueConfig::default();
-    let shared = ValueConfig {
-        epsilon_start: usual.epsilon_start,
-        epsilon_end: usual.epsilon_end,
-        epsilon_eval: usual.epsilon_eval,
-        ..shared
-    };
+    shared.exploration = EpsilonGreedy::default();
     (shared, config)
 }
 
@@ -41,22 +36,31 @@ pub fn rainbow_iqn() -> (ValueConfig, iqn::Config) {
 
 fn shared(learning_rate: f64, eps: f64, alpha: f64) -> ValueConfig {
     ValueConfig {
-        learning_starts_steps: 80_000,
-        n_steps: 3,
+        replay: ReplaySettings {
+            learning_starts_steps: 80_000,
+            n_steps: 3,
+            priority: Some(PriorityConfig {
+                alpha,
+                ..PriorityConfig::default()
+            }),
+            ..ReplaySettings::default()
+        },
         learning_rate: Schedule::Constant(learning_rate),
         optimizer: OptimizerConfig {
             eps,
             ..OptimizerConfig::default()
         },
         double: true,
-        target_every_updates: 8000,
-        priority: Some(PriorityConfig {
-            alpha,
-            ..PriorityConfig::default()
-        }),
-        epsilon_start: 0.0,
-        epsilon_end: 0.0,
-        epsilon_eval: 0.0,
+        target: TargetSettings {
+            target_every_updates: 8000,
+            ..TargetSettings::default()
+        },
+        exploration: EpsilonGreedy {
+            epsilon_start: 0.0,
+            epsilon_end: 0.0,
+            epsilon_eval: 0.0,
+            ..EpsilonGreedy::default()
+        },
         net: QNetConfig {
             hidden: Some(vec![]),
             dueling: true,

@@ -74,26 +74,34 @@ pub fn parse_over<C>(section: &str, given: &Value, defaults: &C) -> Result<C, Co
 where
     C: DeserializeOwned + Serialize,
 {
-    // What is not given keeps this structure's default, also inside a table: serde alone would
-    // take the defaults of the table's own type.
-    let mut settings = table(defaults);
+    let defaults = table(defaults);
     let mut own = given.clone();
-    if let (Some(own), Some(known)) = (own.as_object_mut(), settings.as_object()) {
+    if let (Some(own), Some(known)) = (own.as_object_mut(), defaults.as_object()) {
         own.retain(|key, _| known.contains_key(key));
     }
-    merge(&mut settings, &own);
-    deserialize(section, &settings, given)
+    deserialize(section, &defaults, &own)
 }
 
+/// Reads the given settings over defaults. What is not given keeps its default, also inside a
+/// table: serde alone would take the defaults of the table's own type.
 fn deserialize<C: DeserializeOwned>(
     section: &str,
-    settings: &Value,
+    defaults: &Value,
     given: &Value,
 ) -> Result<C, ConfigError> {
-    serde_path_to_error::deserialize(settings).map_err(|error| {
-        let path = error.path().to_string();
+    let over_defaults = |given: &Value| {
+        let mut settings = defaults.clone();
+        merge(&mut settings, given);
+        serde_path_to_error::deserialize(settings)
+    };
+    over_defaults(given).map_err(|error| {
+        let mut path = error.path().to_string();
+        if path == "." {
+            // serde does not know the way to a value in a flattened part.
+            path = first_unreadable(given, &|one| over_defaults(one).map(|_: C| ()).is_ok());
+        }
         let key = match path.as_str() {
-            "." => section.to_owned(),
+            "" => section.to_owned(),
             path => join(section, path),
         };
         // `net.hidden[0]` is the key `net`, the key `hidden` and the place 0.
@@ -110,6 +118,28 @@ fn deserialize<C: DeserializeOwned>(
             allowed: allowed(&error.into_inner().to_string()),
         }
     })
+}
+
+/// The dotted name of the first of the given settings that cannot be read by itself; empty if
+/// each of them can.
+fn first_unreadable(given: &Value, readable: &dyn Fn(&Value) -> bool) -> String {
+    let Value::Object(settings) = given else {
+        return String::new();
+    };
+    for (key, value) in settings {
+        let alone = |value: &Value| {
+            let table = [(key.clone(), value.clone())];
+            Value::Object(table.into_iter().collect())
+        };
+        if !readable(&alone(value)) {
+            let inside = first_unreadable(value, &|value| readable(&alone(value)));
+            return match inside.as_str() {
+                "" => key.clone(),
+                inside => join(key, inside),
+            };
+        }
+    }
+    String::new()
 }
 
 /// Lays one tree of settings over another: tables are merged, everything else is replaced.
@@ -270,5 +300,43 @@ mod tests {
             "the example's own default, not the type's"
         );
         assert_eq!(config.learning_rate, 0.0);
+    }
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default)]
+    struct Composed {
+        #[serde(flatten)]
+        example: Example,
+        other: usize,
+        maybe: Option<Net>,
+    }
+
+    /// Also inside of parts that serde reads without knowing where it is.
+    #[test]
+    fn errors_in_flattened_parts_name_the_key() {
+        let message = |given: Value| {
+            let result: Result<Composed, _> = parse_config("algo", &given);
+            result.unwrap_err().to_string()
+        };
+        assert_eq!(
+            message(json!({"other": 1, "learning_rate": "fast"})),
+            "algo.learning_rate is \"fast\"; allowed: a number"
+        );
+        assert_eq!(
+            message(json!({"net": {"depth": 3, "hidden": -1}, "other": 2})),
+            "algo.net.hidden is -1; allowed: a whole number, not negative"
+        );
+        assert_eq!(
+            message(json!({"maybe": {"hidden": -1}})),
+            "algo.maybe.hidden is -1; allowed: a whole number, not negative"
+        );
+        assert!(message(json!({"learning_rat": 1})).contains("algo.learning_rate?"));
+        let given = json!({"learning_rate": 2, "net": {"hidden": 3}, "other": 4});
+        let composed: Composed = parse_config("algo", &given).unwrap();
+        assert_eq!((composed.example.learning_rate, composed.other), (2.0, 4));
+        assert_eq!(
+            (composed.example.net.hidden, composed.example.net.depth),
+            (3, 2)
+        );
     }
 }

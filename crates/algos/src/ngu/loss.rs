@@ -152,7 +152,7 @@ impl SequenceMethod for Mixed {
         let arms = self.arms(inputs);
         let beta = self.betas.index_select(0, &arms);
         let gamma = self.gammas.index_select(0, &arms);
-        let n_steps = self.ngu.shared.n_steps;
+        let n_steps = self.ngu.shared.replay.n_steps;
         let fewer = self.ngu.config.intrinsic_n_steps.min(n_steps);
         let [far, near] = [n_steps, fewer].map(|n| Ahead::new(inputs, &gamma, n as i64));
         let (taken, following) = self.values(online, target, inputs, (&arms, &beta), [&far, &near]);

@@ -319,7 +319,11 @@ impl Ngu {
 
     /// γ of every arm, `[arms]`.
     fn gammas(&self, device: Device) -> Tensor {
-        let (high, low, total) = (self.shared.gamma, self.config.gamma_min, self.config.arms);
+        let (high, low, total) = (
+            self.shared.replay.gamma,
+            self.config.gamma_min,
+            self.config.arms,
+        );
         let gammas = (0..total).map(|arm| discount_ladder(high, low.min(high), arm, total) as f32);
         Tensor::from_slice(&gammas.collect::<Vec<_>>()).to_device(device)
     }
@@ -349,7 +353,7 @@ impl Algorithm for Ngu {
     }
 
     fn discount(&self) -> f64 {
-        self.shared.gamma
+        self.shared.replay.gamma
     }
 
     fn policy(&self, device: Device) -> Box<dyn Policy> {

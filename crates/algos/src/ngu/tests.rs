@@ -21,9 +21,9 @@ fn small(obs: &Space) -> Ngu {
         frame_stack: None,
     };
     let (mut shared, mut config) = defaults();
-    shared.capacity_steps = 200;
-    shared.batch_size = 4;
-    shared.n_steps = 2;
+    shared.replay.capacity_steps = 200;
+    shared.replay.batch_size = 4;
+    shared.replay.n_steps = 2;
     shared.net = QNetConfig {
         hidden: Some(vec![8]),
         ..QNetConfig::default()
@@ -45,7 +45,8 @@ fn small(obs: &Space) -> Ngu {
 #[test]
 fn together_they_act_as_each_alone() {
     let mut ngu = small(&Space::unbounded(&[1]));
-    (ngu.shared.epsilon_start, ngu.shared.epsilon_end) = (0.3, 0.3);
+    let exploration = &mut ngu.shared.exploration;
+    (exploration.epsilon_start, exploration.epsilon_end) = (0.3, 0.3);
     acts_as_alone(&ngu);
 }
 

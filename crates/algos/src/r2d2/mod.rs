@@ -23,6 +23,7 @@ use starling_nets::{
 use starling_replay::{PriorityConfig, SequenceConfig};
 
 use crate::config::{ConfigError, require};
+use crate::off_policy::{ReplaySettings, TargetSettings};
 use crate::ops::{rescale, unscale};
 use crate::recurrent::{SequenceLearner, experience};
 use crate::value_based::ValueConfig;
@@ -63,12 +64,20 @@ impl Default for Config {
 /// All settings with their defaults.
 pub fn defaults() -> (ValueConfig, Config) {
     let shared = ValueConfig {
-        rollout_steps: 40,
-        batch_size: 64,
-        learning_starts_steps: 100_000,
-        replay_ratio: Some(1.0),
-        n_steps: 5,
-        gamma: 0.997,
+        replay: ReplaySettings {
+            rollout_steps: 40,
+            batch_size: 64,
+            learning_starts_steps: 100_000,
+            replay_ratio: Some(1.0),
+            n_steps: 5,
+            gamma: 0.997,
+            priority: Some(PriorityConfig {
+                alpha: 0.9,
+                ..PriorityConfig::default()
+            }),
+            priority_beta: Schedule::Constant(0.6),
+            ..ReplaySettings::default()
+        },
         learning_rate: Schedule::Constant(1e-4),
         optimizer: OptimizerConfig {
             eps: 1e-3,
@@ -76,12 +85,10 @@ pub fn defaults() -> (ValueConfig, Config) {
         },
         clip_norm: Some(80.0),
         double: true,
-        target_every_updates: 2500,
-        priority: Some(PriorityConfig {
-            alpha: 0.9,
-            ..PriorityConfig::default()
-        }),
-        priority_beta: Schedule::Constant(0.6),
+        target: TargetSettings {
+            target_every_updates: 2500,
+            ..TargetSettings::default()
+        },
         actor_priorities: true,
         net: QNetConfig {
             dueling: true,
@@ -167,7 +174,7 @@ impl Algorithm for R2d2 {
     }
 
     fn discount(&self) -> f64 {
-        self.shared.gamma
+        self.shared.replay.gamma
     }
 
     fn policy(&self, device: Device) -> Box<dyn Policy> {

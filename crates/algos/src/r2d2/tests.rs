@@ -17,10 +17,10 @@ fn algorithm() -> R2d2 {
         frame_stack: None,
     };
     let (mut shared, mut config) = defaults();
-    shared.n_steps = 2;
-    shared.gamma = 0.9;
-    shared.epsilon_start = 0.5;
-    shared.epsilon_end = 0.5;
+    shared.replay.n_steps = 2;
+    shared.replay.gamma = 0.9;
+    shared.exploration.epsilon_start = 0.5;
+    shared.exploration.epsilon_end = 0.5;
     shared.net = QNetConfig {
         hidden: Some(vec![4]),
         dueling: true,
@@ -250,11 +250,11 @@ fn actors_and_learner_know_the_legal_actions() {
         dueling_legal: true,
         ..QNetConfig::default()
     };
-    shared.epsilon_ladder = Some(crate::value_based::Ladder {
+    shared.exploration.epsilon_ladder = Some(crate::value_based::Ladder {
         base: 0.0,
         ..Default::default()
     });
-    (shared.n_steps, shared.gamma) = (1, 0.5);
+    (shared.replay.n_steps, shared.replay.gamma) = (1, 0.5);
     config.lstm = 1;
     config.rescale = false;
     let algorithm = R2d2::new(shared, config, &spaces).unwrap();

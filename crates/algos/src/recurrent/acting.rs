@@ -266,6 +266,7 @@ pub(crate) fn decide(
     first: usize,
     config: &ValueConfig,
 ) -> Decided {
+    let exploration = &config.exploration;
     let count = values.shape()[1];
     let Part { rollout, acting } = part;
     let mut previous = vec![0f32; acting.rngs.len() * count];
@@ -278,8 +279,8 @@ pub(crate) fn decide(
         let unmasked = row.to_vec();
         let greedy = greedy_action(row, legal);
         let epsilon = match acting.explore {
-            true => config.epsilon(acting.env_steps, acting.first_env + b, acting.total_envs),
-            false => config.epsilon_eval,
+            true => exploration.at(acting.env_steps, acting.first_env + b, acting.total_envs),
+            false => exploration.epsilon_eval,
         };
         let action = match rng.random::<f64>() < epsilon {
             true => random_action(count, legal, rng),

@@ -140,12 +140,12 @@ impl<M: SequenceMethod> Learner for SequenceLearner<M> {
         descent.observe(&outcome.seen)?;
         let numbers = Tensor::cat(&[&outcome.numbers, &norm], 0);
         let eta = self.method.sequence().priority_eta;
-        let prioritized = shared.priority.as_ref();
+        let prioritized = shared.replay.priority.as_ref();
         let errors = prioritized.map(|_| (outcome.errors.shallow_clone(), batch.mask.clone()));
         self.nets
-            .updated(shared.target_every_updates, shared.target_tau);
+            .updated(shared.target.target_every_updates, shared.target.target_tau);
         let mut known = vec![("learning_rate", learning_rate)];
-        let epsilon = shared.common_epsilon(progress.env_steps);
+        let epsilon = shared.exploration.common(progress.env_steps);
         known.extend(epsilon.map(|epsilon| ("epsilon", epsilon)));
         Ok(Started::new(move || {
             let numbers = array_of(&numbers);

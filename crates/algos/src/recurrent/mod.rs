@@ -30,7 +30,7 @@ pub(crate) fn experience(
     sequence: &SequenceConfig,
     frame_stack: Option<usize>,
 ) -> Experience {
-    let mut needs = shared.needs(frame_stack);
+    let mut needs = shared.replay.needs(frame_stack);
     needs.replay.sequence = Some(sequence.clone());
     needs.rate.tolerance_samples = 4.0 * needs.batch_steps() as f64;
     Experience::Transitions(Box::new(needs))

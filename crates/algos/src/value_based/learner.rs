@@ -286,11 +286,15 @@ impl<M: Method> Learner for ValueLearner<M> {
         let norm = descent.step()?.reshape([1]);
         let numbers = Tensor::cat(&[numbers, &norm], 0);
         let config = &self.config;
-        let priorities = config.priority.as_ref().map(|_| priorities.shallow_clone());
+        let priorities = config
+            .replay
+            .priority
+            .as_ref()
+            .map(|_| priorities.shallow_clone());
         self.nets
-            .updated(config.target_every_updates, config.target_tau);
+            .updated(config.target.target_every_updates, config.target.target_tau);
         let mut known = vec![("learning_rate", learning_rate)];
-        let epsilon = config.common_epsilon(progress.env_steps);
+        let epsilon = config.exploration.common(progress.env_steps);
         known.extend(epsilon.map(|epsilon| ("epsilon", epsilon)));
         Ok(Started::new(move || {
             let numbers = array_of(&numbers);

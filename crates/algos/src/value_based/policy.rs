@@ -212,8 +212,9 @@ impl<M: Method> Greedy<M> {
             let epsilon = match acting.explore {
                 true => self
                     .config
-                    .epsilon(acting.env_steps, env, acting.total_envs),
-                false => self.config.epsilon_eval,
+                    .exploration
+                    .at(acting.env_steps, env, acting.total_envs),
+                false => self.config.exploration.epsilon_eval,
             };
             let action = match rng.random::<f64>() < epsilon {
                 true => random_action(self.method.net().0.head().actions, legal, rng),
@@ -456,8 +457,8 @@ pub(crate) fn ahead(rollout: &Rollout, b: usize, config: &ValueConfig) -> Vec<Ah
         &rewards,
         &column(&rollout.terminated),
         &column(&rollout.truncated),
-        config.n_steps,
-        config.gamma,
+        config.replay.n_steps,
+        config.replay.gamma,
     )
 }
 
