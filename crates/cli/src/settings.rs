@@ -90,12 +90,14 @@ pub enum SettingsError {
         source: Box<SettingsError>,
     },
     /// No such setting.
-    #[error("{}", unknown(key, nearest, env, algo))]
+    #[error("{}", unknown(key, nearest, available, env, algo))]
     UnknownSetting {
         /// The dotted name.
         key: String,
         /// Settings that may be meant.
         nearest: Vec<String>,
+        /// Settings of that section; empty where they are too many to list.
+        available: Vec<String>,
         /// The environment.
         env: String,
         /// The algorithm.
@@ -231,11 +233,15 @@ fn check(tree: &Value, env: &str, algo: &str) -> Result<RunConfig, SettingsError
     RunConfig::from_value(tree).map_err(|error| names::explain(error, tree, env, algo))
 }
 
-fn unknown(key: &str, nearest: &[String], env: &str, algo: &str) -> String {
-    match nearest {
-        [] => format!(
+fn unknown(key: &str, nearest: &[String], available: &[String], env: &str, algo: &str) -> String {
+    match (nearest, available) {
+        ([], []) => format!(
             "{algo} on {env} has no setting called '{key}'; `starling config show {env} --algo \
              {algo}` shows all"
+        ),
+        ([], _) => format!(
+            "{env} has no setting called '{key}'; it has: {}",
+            available.join(", ")
         ),
         _ => format!(
             "there is no setting called '{key}'; did you mean {}?",
@@ -431,8 +437,9 @@ mod tests {
         let misfit = message(|r| r.preset = Some("atari/ppo".into()));
         assert_eq!(
             misfit,
-            "the preset 'atari/ppo' does not fit CartPole-v1: env: CartPole-v1 has no option \
-             'fire_reset'; it has: max_episode_steps; without --preset, 'classic/ppo' is used"
+            "the preset 'atari/ppo' does not fit CartPole-v1: CartPole-v1 has no setting called \
+             'env.fire_reset'; it has: env.max_episode_steps; without --preset, 'classic/ppo' is \
+             used"
         );
         let nearest = message(|r| r.preset = Some("ppo".into()));
         assert!(nearest.ends_with("the nearest are atari/ppo, classic/ppo, default/ppo"));

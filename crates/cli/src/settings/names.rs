@@ -72,7 +72,12 @@ pub(crate) fn meant(name: &str, known: &[String]) -> Vec<String> {
 /// Explains an unknown setting by those that the user may mean: who writes `learning_rate` means
 /// `algo.learning_rate`. `given` is the tree that the error is about.
 pub(super) fn explain(error: EngineError, given: &Value, env: &str, algo: &str) -> SettingsError {
-    let EngineError::Config(ConfigError::Unknown { key, nearest, .. }) = error else {
+    let EngineError::Config(ConfigError::Unknown {
+        key,
+        nearest,
+        available,
+    }) = error
+    else {
         return error.into();
     };
     let key = whole_key(key, given);
@@ -82,6 +87,7 @@ pub(super) fn explain(error: EngineError, given: &Value, env: &str, algo: &str) 
     SettingsError::UnknownSetting {
         key,
         nearest: guesses.next().unwrap_or_default(),
+        available,
         env: env.to_owned(),
         algo: algo.to_owned(),
     }
