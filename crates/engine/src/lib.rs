@@ -14,7 +14,7 @@ mod measure;
 mod run;
 mod save;
 
-pub use collect::{Actor, CollectError, serve};
+pub use collect::{Actor, CollectError, Player, serve};
 pub use error::EngineError;
 pub use link::{Place, Weights};
 pub use measure::{Comparison, Limits, Profile, Spent, compare_devices, limits};
