@@ -16,7 +16,7 @@ mod run;
 mod save;
 
 pub use agent::{Agent, Observation, WrongObservation};
-pub use collect::{Actor, CollectError, serve};
+pub use collect::{Actor, CollectError, Player, serve};
 pub use error::EngineError;
 pub use link::{Place, Weights};
 pub use measure::{Comparison, Limits, Profile, Spent, compare_devices, limits};

@@ -97,6 +97,13 @@ fn add_environments() {
 
 /// Runs 8 environments for 6000 steps, 750 each; returns the restarts that it counted.
 fn train(id: &str, settings: &Value) -> Result<f64, String> {
+    let table = table_of(id, settings)?;
+    let restarts = table.column("Diagnostics/EnvRestarts").unwrap();
+    Ok(*restarts.last().unwrap())
+}
+
+/// The same; returns the rows of metrics.
+fn table_of(id: &str, settings: &Value) -> Result<Table, String> {
     add_environments();
     let mut tree = json!({
         "env": {"id": id},
@@ -113,9 +120,7 @@ fn train(id: &str, settings: &Value) -> Result<f64, String> {
     let training = Training::start(config, &folder).unwrap();
     let outcome = training.run(&NEVER, None, &mut ());
     outcome.map_err(|error| error.to_string())?;
-    let table = Table::read(&folder.progress_path()).unwrap();
-    let restarts = table.column("Diagnostics/EnvRestarts").unwrap();
-    Ok(*restarts.last().unwrap())
+    Ok(Table::read(&folder.progress_path()).unwrap())
 }
 
 /// Every way of collecting, with rollouts and with a replay.
@@ -173,6 +178,25 @@ fn a_panic_ends_the_run_with_the_reason() {
         let expected = "(Panics-v0): it panicked: the wheel came off";
         assert!(error.contains(expected), "{mode}: {error}");
         assert!(began.elapsed().as_secs() < 30, "{mode}");
+    }
+}
+
+/// A lost actor's place is taken by another one, with new environments, as often as is set.
+#[test]
+fn a_lost_actor_is_replaced_if_so_set() {
+    for mut mode in modes().split_off(2) {
+        merge_settings(&mut mode, &json!({"on_actor_loss": "continue"}));
+        let table = table_of("Panics-v0", &mode).unwrap();
+        let last = |column: &str| *table.column(column).unwrap().last().unwrap();
+        // 750 steps of each environment are at least two lives of each actor, and there are two.
+        let losses = last("Diagnostics/ActorLosses");
+        assert!((4.0..=60.0).contains(&losses), "{mode}: {losses}");
+        assert!(last("Diagnostics/Actors") <= 2.0, "{mode}");
+
+        merge_settings(&mut mode, &json!({"max_actor_losses": 3}));
+        let error = table_of("Panics-v0", &mode).unwrap_err();
+        let expected = "(Panics-v0): it panicked: the wheel came off";
+        assert!(error.contains(expected), "{mode}: {error}");
     }
 }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use starling_algos::{Algorithm, Part, Policy};
-use starling_envs::{EnvError, EnvOptions, EnvSpec, Episode, RestartBudget, Rollout, VecEnv};
+use starling_envs::{EnvError, EnvOptions, EnvSpec, Episode, RestartBudget, Rng, Rollout, VecEnv};
 use starling_nets::Device;
 
-use super::crew::{CollectError, Crew, Recruits, rollout_steps};
+use super::crew::{CollectError, Crew, Recruits, policy_rngs, rollout_steps};
 use crate::link::{Place, Weights};
 use crate::measure::Profile;
 
@@ -58,7 +58,14 @@ impl Actor {
     ) -> Self {
         let (records, state) = (policy.records(), policy.state());
         Self {
-            crew: Crew::new(envs, steps, &records, &state, seed, place),
+            crew: Crew::new(
+                envs,
+                steps,
+                &records,
+                &state,
+                policy_rngs(seed, place),
+                place,
+            ),
             policy,
             version: None,
         }
@@ -75,8 +82,18 @@ impl Actor {
             self.policy.load(&weights.values)?;
             self.version = Some(weights.version);
         }
+        self.fill(weights.version, env_steps, profile)
+    }
+
+    /// The loop of all acting and stepping: fills the rollout with the weights that it has.
+    fn fill(
+        &mut self,
+        version: u64,
+        env_steps: u64,
+        profile: &Profile,
+    ) -> Result<(), CollectError> {
         let crew = &mut self.crew;
-        crew.begin(weights.version)?;
+        crew.begin(version)?;
         for t in 0..crew.rollout().steps() {
             let began = Instant::now();
             let Part { rollout, acting } = crew.part(t, env_steps);
@@ -120,5 +137,51 @@ impl Actor {
 
     pub(crate) fn crew_mut(&mut self) -> &mut Crew {
         &mut self.crew
+    }
+}
+
+/// Plays with a policy that shows its best, one step of all environments at a time: what
+/// evaluation does, and whoever wants to look on.
+pub struct Player {
+    actor: Actor,
+    profile: Profile,
+}
+
+impl Player {
+    /// A policy that has its weights, over given environments. `rngs` has one stream for each of
+    /// them, from which actions are drawn where the policy draws them.
+    pub fn new(envs: Box<dyn VecEnv>, policy: Box<dyn Policy>, rngs: Vec<Rng>) -> Self {
+        let place = Place {
+            first_env: 0,
+            envs: envs.len(),
+            total_envs: envs.len(),
+        };
+        let (records, state) = (policy.records(), policy.state());
+        let mut crew = Crew::new(envs, 1, &records, &state, rngs, place);
+        crew.show_best();
+        Self {
+            actor: Actor {
+                crew,
+                policy,
+                version: None,
+            },
+            profile: Profile::default(),
+        }
+    }
+
+    /// One step of every environment. Its only row is what happened.
+    pub fn step(&mut self) -> Result<&Rollout, CollectError> {
+        self.actor.fill(0, 0, &self.profile)?;
+        Ok(self.actor.rollout())
+    }
+
+    /// Episodes that ended since the last call.
+    pub fn episodes(&mut self) -> Vec<Episode> {
+        self.actor.episodes()
+    }
+
+    /// Environments whose episodes were cut off in the last step, because they failed.
+    pub fn restarted(&self) -> &[usize] {
+        self.actor.crew.restarted()
     }
 }

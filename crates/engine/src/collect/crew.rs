@@ -24,6 +24,10 @@ pub(crate) struct Crew {
     place: Place,
     decorrelate_steps: u64,
     started: bool,
+    /// True in training; in evaluation the policy shows its best.
+    explore: bool,
+    /// Environments of the vector that were restarted in the last step.
+    restarted: Vec<usize>,
     /// The run is to stop: what need not be done now is left out.
     hurry: Arc<AtomicBool>,
 }
@@ -65,7 +69,14 @@ impl Recruits<'_> {
             total_envs: self.total_envs,
         };
         let (records, state) = (&self.records, &self.state);
-        let mut crew = Crew::new(vector, self.steps, records, state, seed, place);
+        let mut crew = Crew::new(
+            vector,
+            self.steps,
+            records,
+            state,
+            policy_rngs(seed, place),
+            place,
+        );
         crew.decorrelate_steps = self.decorrelate_steps;
         Ok(crew)
     }
@@ -85,7 +96,7 @@ impl Crew {
         steps: usize,
         records: &Tree<Spec>,
         state: &Tree<Spec>,
-        seed: u64,
+        rngs: Vec<Rng>,
         place: Place,
     ) -> Self {
         let rollout = Rollout::new(
@@ -97,15 +108,16 @@ impl Crew {
             records,
             state,
         );
-        let indices = place.first_env..place.first_env + place.envs;
         Self {
-            rngs: indices.map(|i| stream(seed, "policy", i as u64)).collect(),
+            rngs,
             state: Tree::zeros(state, &[place.envs]),
             envs,
             rollout,
             place,
             decorrelate_steps: 0,
             started: false,
+            explore: true,
+            restarted: Vec::new(),
             hurry: Arc::default(),
         }
     }
@@ -154,7 +166,7 @@ impl Crew {
             self.envs.reset(&mut self.rollout)?;
             self.started = true;
         }
-        warn_of_restarts(&mut *self.envs, |_| ());
+        self.note_restarts();
         self.rollout.version = version;
         self.rollout.state.clone_from(&self.state);
         Ok(())
@@ -165,7 +177,7 @@ impl Crew {
         Part {
             rollout: &mut self.rollout,
             acting: Acting {
-                explore: true,
+                explore: self.explore,
                 env_steps: env_steps + (t * self.place.total_envs) as u64,
                 first_env: self.place.first_env,
                 total_envs: self.place.total_envs,
@@ -178,9 +190,43 @@ impl Crew {
     /// Takes the actions of row `t`.
     pub(crate) fn step(&mut self, t: usize) -> Result<(), EnvError> {
         self.envs.step(t, &mut self.rollout)?;
-        warn_of_restarts(&mut *self.envs, |_| ());
-        forget_ended(&mut self.state, &self.rollout, t);
+        self.note_restarts();
+        self.forget_ended(t);
         Ok(())
+    }
+
+    /// From now on the policy does not explore.
+    pub(super) fn show_best(&mut self) {
+        self.explore = false;
+    }
+
+    /// Environments of the vector that were restarted in the last step.
+    pub(super) fn restarted(&self) -> &[usize] {
+        &self.restarted
+    }
+
+    fn note_restarts(&mut self) {
+        self.restarted.clear();
+        for restart in self.envs.restarts() {
+            tracing::warn!("environment failed; restarting it: {}", restart.cause);
+            self.restarted.push(restart.env);
+        }
+    }
+
+    /// The policy's memory is zero where an episode begins.
+    fn forget_ended(&mut self, t: usize) {
+        if self.state.is_empty() {
+            return;
+        }
+        let rollout = &self.rollout;
+        let (terminated, truncated) = (rollout.terminated.at(&[t]), rollout.truncated.at(&[t]));
+        for (_, array) in self.state.leaves_mut() {
+            for b in 0..rollout.envs() {
+                if terminated.bytes[b] != 0 || truncated.bytes[b] != 0 {
+                    array.at_mut(&[b]).bytes.fill(0);
+                }
+            }
+        }
     }
 
     /// Episodes that ended since the last call.
@@ -298,27 +344,10 @@ pub(crate) fn restart_failed(
     envs.restart_failed(Box::new(move || spec.make(&options)), Arc::clone(budget))
 }
 
-/// Says which environments were restarted, and calls `each` with their numbers in the vector.
-pub(crate) fn warn_of_restarts(envs: &mut dyn VecEnv, mut each: impl FnMut(usize)) {
-    for restart in envs.restarts() {
-        tracing::warn!("environment failed; restarting it: {}", restart.cause);
-        each(restart.env);
-    }
-}
-
-/// The policy's memory is zero where an episode begins.
-pub(crate) fn forget_ended(state: &mut Tree<Array>, rollout: &Rollout, t: usize) {
-    if state.is_empty() {
-        return;
-    }
-    let (terminated, truncated) = (rollout.terminated.at(&[t]), rollout.truncated.at(&[t]));
-    for (_, array) in state.leaves_mut() {
-        for b in 0..rollout.envs() {
-            if terminated.bytes[b] != 0 || truncated.bytes[b] != 0 {
-                array.at_mut(&[b]).bytes.fill(0);
-            }
-        }
-    }
+/// The streams from which actions are drawn, one for each environment of a place.
+pub(super) fn policy_rngs(seed: u64, place: Place) -> Vec<Rng> {
+    let indices = place.first_env..place.first_env + place.envs;
+    indices.map(|i| stream(seed, "policy", i as u64)).collect()
 }
 
 fn copy_row(array: &mut Array, from: usize, to: usize) {

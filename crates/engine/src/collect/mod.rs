@@ -6,8 +6,8 @@
 //! | one actor on a thread, or in a process of its own | `serve.rs` |
 //! | one thread that acts, and several that step | `central.rs` |
 //!
-//! Read first: [`Actor`] (`actor.rs`, the loop of acting and stepping), [`serve`] (an actor and
-//! its link to a learner).
+//! Read first: [`Actor`] (`actor.rs`, the loop of acting and stepping, which [`Player`] uses too),
+//! [`serve`] (an actor and its link to a learner).
 
 mod actor;
 mod central;
@@ -17,12 +17,10 @@ mod local;
 mod serial;
 mod serve;
 
-pub use self::actor::Actor;
+pub use self::actor::{Actor, Player};
 pub(crate) use self::central::{Central, GROUPS};
 pub use self::crew::CollectError;
-pub(crate) use self::crew::{
-    ActorSnapshot, Crew, forget_ended, restart_failed, rollout_steps, warn_of_restarts,
-};
+pub(crate) use self::crew::{ActorSnapshot, Crew, restart_failed, rollout_steps};
 pub(crate) use self::kit::{ActorKit, shares};
 pub(crate) use self::local::{LocalActors, panic_message};
 pub(crate) use self::serial::{SerialActor, attend};

@@ -78,7 +78,7 @@ pub struct Settings {
     /// Steps between two rows of metrics.
     pub log_every_steps: u64,
     /// What happens when an environment reports an error: `stop` ends the run with the reason,
-    /// `restart` cuts the episode off and restarts the environment. A panic always ends the run.
+    /// `restart` cuts the episode off and restarts the environment. A panic is the loss of an actor.
     pub on_env_error: OnEnvError,
     /// With `on_env_error: restart`: maximum number of restarts in the whole run.
     pub max_env_restarts: u64,
@@ -539,6 +539,8 @@ mod tests {
         assert!(message(base(json!({"steps": "many"}))).contains("steps is \"many\""));
         assert!(message(base(json!({"steps": 0}))).contains("at least 1"));
         assert!(message(base(json!({"asynchronous": true}))).contains("mode=serial"));
+        let alone = message(base(json!({"on_actor_loss": "continue"})));
+        assert!(alone.contains("use mode=threads"), "{alone}");
         let continuous = json!({"env": {"id": "Pendulum-v1"}, "algo": {"name": "dqn"}});
         assert_eq!(
             message(continuous),

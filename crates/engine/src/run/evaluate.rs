@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use starling_algos::{Acting, Algorithm, Part, Policy};
-use starling_envs::{Pulse, Rng, Rollout, stream};
+use starling_algos::{Algorithm, Policy};
+use starling_envs::{Pulse, stream};
 use starling_nets::Device;
 use starling_record::{Checkpoint, Row, Summary};
-use starling_tree::Tree;
 
-use crate::collect::{forget_ended, restart_failed, warn_of_restarts};
+use crate::collect::{Player, restart_failed};
 use crate::save::moment;
 use crate::{EngineError, RunConfig, Weights};
 
@@ -93,53 +92,25 @@ pub fn evaluate(
     }
     let mut policy = algorithm.policy(device);
     policy.load(&weights.values)?;
-    let mut rollout = Rollout::new(
-        1,
-        count,
-        envs.observation_space(),
-        envs.action_space(),
-        envs.legal_actions(),
-        &policy.records(),
-        &policy.state(),
-    );
-    let mut rngs: Vec<Rng> = (0..count as u64)
-        .map(|i| stream(seed, "eval-policy", first + i))
-        .collect();
-    let mut state = Tree::zeros(&policy.state(), &[count]);
+    let rngs = (0..count as u64).map(|i| stream(seed, "eval-policy", first + i));
+    let mut player = Player::new(envs, policy, rngs.collect());
     // Environment i plays episodes i, i + count, i + 2·count, …
     let mut played: Vec<Vec<Played>> = vec![Vec::new(); count];
     let mut course = vec![Course::default(); count];
     let quota = |env: usize| (episodes - env).div_ceil(count);
-
-    envs.reset(&mut rollout)?;
     while (0..count).any(|env| played[env].len() < quota(env)) {
         if cancel.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let mut acting = Acting {
-            explore: false,
-            env_steps: 0,
-            first_env: 0,
-            total_envs: count,
-            rngs: &mut rngs,
-            state: &mut state,
-        };
-        rollout.state.clone_from(acting.state);
-        policy.act(0, &mut rollout, acting.reborrow());
-        envs.step(0, &mut rollout)?;
-        for (course, &reward) in course.iter_mut().zip(rollout.rewards.as_slice::<f32>()) {
+        let rewards = &player.step()?.rewards;
+        for (course, &reward) in course.iter_mut().zip(rewards.as_slice::<f32>()) {
             course.step(reward, marks);
         }
         // An episode that was cut off by a failure does not count; another takes its place.
-        warn_of_restarts(&mut *envs, |env| course[env] = Course::default());
-        forget_ended(acting.state, &rollout, 0);
-        let rollout_and_acting = Part {
-            rollout: &mut rollout,
-            acting,
-        };
-        policy.finish(0, &mut [rollout_and_acting]);
-        rollout.carry_over();
-        for episode in envs.finished() {
+        for &env in player.restarted() {
+            course[env] = Course::default();
+        }
+        for episode in player.episodes() {
             let noted = std::mem::take(&mut course[episode.env]).noted;
             if played[episode.env].len() < quota(episode.env) {
                 played[episode.env].push(Played {
@@ -259,7 +230,7 @@ impl Course {
 mod tests {
     use serde_json::json;
     use starling_envs::registry::{self, MakeEnv};
-    use starling_envs::{Action, Env, EnvError, EnvSpec, ObsMut, Space, Step};
+    use starling_envs::{Action, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step};
 
     use super::*;
 
