@@ -40,9 +40,9 @@ use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step, stream};
 ///   run.
 ///
 /// [`check_batch`](crate::check::check_batch) checks all of this except the last.
+#[expect(clippy::len_without_is_empty, reason = "there is at least one")]
 pub trait EnvBatch: Send {
     /// The number of environments; constant.
-    #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
     fn len(&self) -> usize;
 
     /// What one environment shows.
