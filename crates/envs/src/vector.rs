@@ -6,6 +6,7 @@
 //! [`Env`]: crate::Env
 
 mod batch;
+mod batched;
 mod checks;
 mod pulse;
 mod restart;
@@ -18,7 +19,8 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::batch::{BatchOfOne, BatchVecEnv, EnvBatch};
+pub use self::batch::{BatchOfOne, EnvBatch};
+pub use self::batched::BatchVecEnv;
 pub(crate) use self::checks::message_of;
 pub use self::pulse::Pulse;
 pub use self::restart::{Remake, Restart, RestartBudget};

@@ -35,22 +35,6 @@ pub enum ConfigError {
     },
 }
 
-fn did_you_mean(nearest: &[String]) -> String {
-    match nearest {
-        [] => String::new(),
-        names => format!("; did you mean {}?", names.join(" or ")),
-    }
-}
-
-fn listed(nearest: &[String], available: &[String]) -> String {
-    // After a question a new sentence begins.
-    match (nearest, available) {
-        (_, []) => String::new(),
-        ([], names) => format!("; available: {}", names.join(", ")),
-        (_, names) => format!(" Available: {}", names.join(", ")),
-    }
-}
-
 /// Reads settings over the defaults of their structure. `section` is their place in the whole config
 /// (`algo`), so that errors name keys as the user writes them.
 pub fn parse_config<C>(section: &str, given: &Value) -> Result<C, ConfigError>
@@ -83,33 +67,6 @@ where
     }
     merge(&mut settings, &own);
     deserialize(section, &settings, given)
-}
-
-fn deserialize<C: DeserializeOwned>(
-    section: &str,
-    settings: &Value,
-    given: &Value,
-) -> Result<C, ConfigError> {
-    serde_path_to_error::deserialize(settings).map_err(|error| {
-        let path = error.path().to_string();
-        let key = match path.as_str() {
-            "." => section.to_owned(),
-            path => join(section, path),
-        };
-        // `net.hidden[0]` is the key `net`, the key `hidden` and the place 0.
-        let mut parts = path
-            .split(['.', '['])
-            .map(|part| part.trim_end_matches(']'));
-        let value = parts.try_fold(given, |value, part| match part.parse::<usize>() {
-            Ok(place) if value.is_array() => value.get(place),
-            _ => value.get(part),
-        });
-        ConfigError::Value {
-            key,
-            value: value.unwrap_or(given).to_string(),
-            allowed: allowed(&error.into_inner().to_string()),
-        }
-    })
 }
 
 /// Lays one tree of settings over another: tables are merged, everything else is replaced.
@@ -146,27 +103,6 @@ pub fn require(
     })
 }
 
-/// serde says `invalid type: string "x", expected f64`: only the second half is news, in words
-/// that do not need Rust.
-fn allowed(message: &str) -> String {
-    let expected = match (
-        message.split_once("allowed: "),
-        message.split_once("expected "),
-    ) {
-        (Some((_, allowed)), _) => allowed,
-        (None, Some((_, expected))) => expected.trim_start_matches("one of "),
-        (None, None) => message,
-    };
-    match expected {
-        "u64" | "usize" | "u32" | "u16" | "u8" => "a whole number, not negative".into(),
-        "f64" | "f32" => "a number".into(),
-        "a boolean" => "true or false".into(),
-        "a sequence" => "a list, such as [64, 64]".into(),
-        other if other.starts_with("struct ") => "a table of settings".into(),
-        other => other.to_owned(),
-    }
-}
-
 /// Refuses a key that the defaults do not have. Where the default is not a table (a number that may
 /// also be a schedule, an optional part), serde checks what is inside.
 pub fn check_keys(section: &str, given: &Value, defaults: &Value) -> Result<(), ConfigError> {
@@ -194,11 +130,75 @@ pub fn check_keys(section: &str, given: &Value, defaults: &Value) -> Result<(), 
     Ok(())
 }
 
+fn deserialize<C: DeserializeOwned>(
+    section: &str,
+    settings: &Value,
+    given: &Value,
+) -> Result<C, ConfigError> {
+    serde_path_to_error::deserialize(settings).map_err(|error| {
+        let path = error.path().to_string();
+        let key = match path.as_str() {
+            "." => section.to_owned(),
+            path => join(section, path),
+        };
+        // `net.hidden[0]` is the key `net`, the key `hidden` and the place 0.
+        let mut parts = path
+            .split(['.', '['])
+            .map(|part| part.trim_end_matches(']'));
+        let value = parts.try_fold(given, |value, part| match part.parse::<usize>() {
+            Ok(place) if value.is_array() => value.get(place),
+            _ => value.get(part),
+        });
+        ConfigError::Value {
+            key,
+            value: value.unwrap_or(given).to_string(),
+            allowed: allowed(&error.into_inner().to_string()),
+        }
+    })
+}
+
+/// serde says `invalid type: string "x", expected f64`: only the second half is news, in words
+/// that do not need Rust.
+fn allowed(message: &str) -> String {
+    let expected = match (
+        message.split_once("allowed: "),
+        message.split_once("expected "),
+    ) {
+        (Some((_, allowed)), _) => allowed,
+        (None, Some((_, expected))) => expected.trim_start_matches("one of "),
+        (None, None) => message,
+    };
+    match expected {
+        "u64" | "usize" | "u32" | "u16" | "u8" => "a whole number, not negative".into(),
+        "f64" | "f32" => "a number".into(),
+        "a boolean" => "true or false".into(),
+        "a sequence" => "a list, such as [64, 64]".into(),
+        other if other.starts_with("struct ") => "a table of settings".into(),
+        other => other.to_owned(),
+    }
+}
+
 fn join(section: &str, key: &str) -> String {
     if section.is_empty() {
         key.to_owned()
     } else {
         format!("{section}.{key}")
+    }
+}
+
+fn did_you_mean(nearest: &[String]) -> String {
+    match nearest {
+        [] => String::new(),
+        names => format!("; did you mean {}?", names.join(" or ")),
+    }
+}
+
+fn listed(nearest: &[String], available: &[String]) -> String {
+    // After a question a new sentence begins.
+    match (nearest, available) {
+        (_, []) => String::new(),
+        ([], names) => format!("; available: {}", names.join(", ")),
+        (_, names) => format!(" Available: {}", names.join(", ")),
     }
 }
 
