@@ -30,17 +30,24 @@ impl EnvOptions {
     /// # Errors
     /// When it is not a table, or `max_episode_steps` is not a number.
     pub fn from_table(given: &Value) -> Result<Self, ConfigError> {
-        let whole = "a whole number, at least 1";
         let Some(mut family) = given.as_object().cloned() else {
-            let refused = require(false, SECTION, given, "a table of settings");
-            return refused.map(|()| Self::default());
+            return Err(ConfigError::Value {
+                key: SECTION.into(),
+                value: given.to_string(),
+                allowed: "a table of settings".into(),
+            });
         };
         family.retain(|_, value| !value.is_null());
         let limit = family.shift_remove(LIMIT);
         let max_episode_steps = limit.as_ref().and_then(Value::as_u64);
         if let Some(limit) = limit {
             let good = max_episode_steps.is_some_and(|steps| steps > 0);
-            require(good, &format!("{SECTION}.{LIMIT}"), limit, whole)?;
+            require(
+                good,
+                &format!("{SECTION}.{LIMIT}"),
+                limit,
+                "a whole number, at least 1",
+            )?;
         }
         Ok(Self {
             max_episode_steps,

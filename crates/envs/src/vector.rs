@@ -6,6 +6,7 @@
 //! [`Env`]: crate::Env
 
 mod batch;
+mod batched;
 mod checks;
 mod pulse;
 mod restart;
@@ -18,7 +19,8 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::batch::{BatchOfOne, BatchVecEnv, EnvBatch};
+pub use self::batch::{BatchOfOne, EnvBatch};
+pub use self::batched::BatchVecEnv;
 pub(crate) use self::checks::message_of;
 pub use self::pulse::Pulse;
 pub use self::restart::{Remake, Restart, RestartBudget};
@@ -46,9 +48,9 @@ use crate::{EnvError, Rng, Rollout, Space};
 /// - **Panics.** A panic of an environment is an error that names it.
 /// - **The pulse** names the environment that is at work, or the first of a batch, and rests between
 ///   calls.
+#[expect(clippy::len_without_is_empty, reason = "there is at least one")]
 pub trait VecEnv: Send {
     /// The number of environments, at least 1.
-    #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
     fn len(&self) -> usize;
 
     /// What the environments show.
@@ -165,7 +167,8 @@ pub struct Episode {
     pub length: u64,
     /// Its number of steps with a reward other than 0.
     pub nonzero_rewards: u64,
-    /// The points of the game that ended with it, where there are such; see [`Env::game_score`].
+    /// The points of the game that ended with it, where there are such; see
+    /// [`Env::game_score`](crate::Env::game_score).
     pub game_score: Option<f64>,
 }
 

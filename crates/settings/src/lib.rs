@@ -35,22 +35,6 @@ pub enum ConfigError {
     },
 }
 
-fn did_you_mean(nearest: &[String]) -> String {
-    match nearest {
-        [] => String::new(),
-        names => format!("; did you mean {}?", names.join(" or ")),
-    }
-}
-
-fn listed(nearest: &[String], available: &[String]) -> String {
-    // After a question a new sentence begins.
-    match (nearest, available) {
-        (_, []) => String::new(),
-        ([], names) => format!("; available: {}", names.join(", ")),
-        (_, names) => format!(" Available: {}", names.join(", ")),
-    }
-}
-
 /// Reads settings over the defaults of their structure. `section` is their place in the whole config
 /// (`algo`), so that errors name keys as the user writes them.
 pub fn parse_config<C>(section: &str, given: &Value) -> Result<C, ConfigError>
@@ -80,6 +64,67 @@ where
         own.retain(|key, _| known.contains_key(key));
     }
     deserialize(section, &defaults, &own)
+}
+
+/// Lays one tree of settings over another: tables are merged, everything else is replaced.
+pub fn merge(under: &mut Value, over: &Value) {
+    match (under, over) {
+        (Value::Object(under), Value::Object(over)) => {
+            for (key, value) in over {
+                match under.get_mut(key) {
+                    Some(existing) => merge(existing, value),
+                    None => {
+                        under.insert(key.clone(), value.clone());
+                    }
+                }
+            }
+        }
+        (under, over) => *under = over.clone(),
+    }
+}
+
+/// Refuses a value that is out of range.
+pub fn require(
+    good: bool,
+    key: &str,
+    value: impl ToString,
+    allowed: &str,
+) -> Result<(), ConfigError> {
+    if good {
+        return Ok(());
+    }
+    Err(ConfigError::Value {
+        key: key.to_owned(),
+        value: value.to_string(),
+        allowed: allowed.to_owned(),
+    })
+}
+
+/// Refuses a key that the defaults do not have. Where the default is not a table (a number that may
+/// also be a schedule, an optional part), serde checks what is inside.
+pub fn check_keys(section: &str, given: &Value, defaults: &Value) -> Result<(), ConfigError> {
+    let (Value::Object(given), Value::Object(defaults)) = (given, defaults) else {
+        return Ok(());
+    };
+    for (key, value) in given {
+        let path = join(section, key);
+        let Some(default) = defaults.get(key) else {
+            let mut nearest: Vec<(f64, &String)> = defaults
+                .keys()
+                .map(|name| (strsim::jaro_winkler(key, name), name))
+                .filter(|(similarity, _)| *similarity > 0.75)
+                .collect();
+            nearest.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let nearest = nearest.into_iter().take(3);
+            return Err(ConfigError::Unknown {
+                key: path,
+                nearest: nearest.map(|(_, name)| join(section, name)).collect(),
+                available: Vec::new(),
+            });
+        };
+        check_keys(&path, value, default)?;
+    }
+    Ok(())
 }
 
 /// Reads the given settings over defaults. What is not given keeps its default, also inside a
@@ -142,40 +187,6 @@ fn first_unreadable(given: &Value, readable: &dyn Fn(&Value) -> bool) -> String 
     String::new()
 }
 
-/// Lays one tree of settings over another: tables are merged, everything else is replaced.
-pub fn merge(under: &mut Value, over: &Value) {
-    match (under, over) {
-        (Value::Object(under), Value::Object(over)) => {
-            for (key, value) in over {
-                match under.get_mut(key) {
-                    Some(existing) => merge(existing, value),
-                    None => {
-                        under.insert(key.clone(), value.clone());
-                    }
-                }
-            }
-        }
-        (under, over) => *under = over.clone(),
-    }
-}
-
-/// Refuses a value that is out of range.
-pub fn require(
-    good: bool,
-    key: &str,
-    value: impl ToString,
-    allowed: &str,
-) -> Result<(), ConfigError> {
-    if good {
-        return Ok(());
-    }
-    Err(ConfigError::Value {
-        key: key.to_owned(),
-        value: value.to_string(),
-        allowed: allowed.to_owned(),
-    })
-}
-
 /// serde says `invalid type: string "x", expected f64`: only the second half is news, in words
 /// that do not need Rust.
 fn allowed(message: &str) -> String {
@@ -197,38 +208,27 @@ fn allowed(message: &str) -> String {
     }
 }
 
-/// Refuses a key that the defaults do not have. Where the default is not a table (a number that may
-/// also be a schedule, an optional part), serde checks what is inside.
-pub fn check_keys(section: &str, given: &Value, defaults: &Value) -> Result<(), ConfigError> {
-    let (Value::Object(given), Value::Object(defaults)) = (given, defaults) else {
-        return Ok(());
-    };
-    for (key, value) in given {
-        let path = join(section, key);
-        let Some(default) = defaults.get(key) else {
-            let mut nearest: Vec<(f64, &String)> = defaults
-                .keys()
-                .map(|name| (strsim::jaro_winkler(key, name), name))
-                .filter(|(similarity, _)| *similarity > 0.75)
-                .collect();
-            nearest.sort_by(|a, b| b.0.total_cmp(&a.0));
-            let nearest = nearest.into_iter().take(3);
-            return Err(ConfigError::Unknown {
-                key: path,
-                nearest: nearest.map(|(_, name)| join(section, name)).collect(),
-                available: Vec::new(),
-            });
-        };
-        check_keys(&path, value, default)?;
-    }
-    Ok(())
-}
-
 fn join(section: &str, key: &str) -> String {
     if section.is_empty() {
         key.to_owned()
     } else {
         format!("{section}.{key}")
+    }
+}
+
+fn did_you_mean(nearest: &[String]) -> String {
+    match nearest {
+        [] => String::new(),
+        names => format!("; did you mean {}?", names.join(" or ")),
+    }
+}
+
+fn listed(nearest: &[String], available: &[String]) -> String {
+    // After a question a new sentence begins.
+    match (nearest, available) {
+        (_, []) => String::new(),
+        ([], names) => format!("; available: {}", names.join(", ")),
+        (_, names) => format!(" Available: {}", names.join(", ")),
     }
 }
 

@@ -1,25 +1,14 @@
 //! Environments that code of their own steps together: a simulator that computes a batch at a time,
 //! the vector environment of another library.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use starling_tree::{Array, View};
 
-use rand::RngExt as _;
-use starling_tree::{Array, DType, View};
-
-use super::checks::{
-    check_observation, check_reward, check_score, is_finite, message_of, write_legal,
-};
-use super::{
-    Episode, Pulse, Remake, Restart, RestartBudget, SlotSnapshot, Tally, VecEnv, VecSnapshot,
-};
 use crate::render::Picture;
-use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step, stream};
+use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step};
 
 /// Environments of one kind that are reset and stepped together.
 ///
-/// It is [`Env`] for several environments at once, with the same semantics. A [`BatchVecEnv`] does
+/// It is [`Env`] for several environments at once, with the same semantics. A [`BatchVecEnv`](crate::BatchVecEnv) does
 /// the rest: it keeps last observations, adds up returns, limits the steps of an episode, clips and
 /// checks actions, and checks what comes back.
 ///
@@ -40,9 +29,9 @@ use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step, stream};
 ///   run.
 ///
 /// [`check_batch`](crate::check::check_batch) checks all of this except the last.
+#[expect(clippy::len_without_is_empty, reason = "there is at least one")]
 pub trait EnvBatch: Send {
     /// The number of environments; constant.
-    #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
     fn len(&self) -> usize;
 
     /// What one environment shows.
@@ -124,378 +113,6 @@ pub trait EnvBatch: Send {
     /// When it is not a snapshot of such an environment.
     fn restore(&mut self, _env: usize, _snapshot: &[u8]) -> Result<(), EnvError> {
         Err(EnvError::Snapshot("it cannot be saved".into()))
-    }
-}
-
-/// A batch as a vector.
-///
-/// Its environments cannot be replaced one by one: with `on_env_error: restart` such a run is
-/// refused.
-pub struct BatchVecEnv {
-    id: String,
-    batch: Box<dyn EnvBatch>,
-    first_index: u64,
-    max_episode_steps: u64,
-    observation_space: Space,
-    action_space: Space,
-    legal_actions: Option<usize>,
-    rngs: Vec<Rng>,
-    tallies: Vec<Tally>,
-    finished: Vec<Episode>,
-    /// Nothing is ever replaced.
-    restarts: Vec<Restart>,
-    /// What followed the last step.
-    steps: Vec<Step>,
-    /// The environments whose episodes ended with it.
-    ended: Vec<bool>,
-    /// Continuous actions, clipped to their bounds.
-    bounded: Array,
-    discount: f64,
-    pulse: Arc<Pulse>,
-}
-
-impl BatchVecEnv {
-    /// A vector of the environments of a batch. Environment `i` draws from
-    /// `stream(seed, role, first_index + i)`, and its episodes are truncated after
-    /// `max_episode_steps`. Errors call it `id`.
-    ///
-    /// # Errors
-    /// When the batch is empty.
-    pub fn new(
-        id: &str,
-        batch: Box<dyn EnvBatch>,
-        max_episode_steps: Option<u64>,
-        seed: u64,
-        role: &str,
-        first_index: u64,
-    ) -> Result<Self, EnvError> {
-        let count = batch.len();
-        if count == 0 {
-            return Err(EnvError::Failed(
-                "a batch needs at least one environment".into(),
-            ));
-        }
-        let action_space = batch.action_space();
-        let indices = first_index..first_index + count as u64;
-        Ok(Self {
-            id: id.to_owned(),
-            first_index,
-            max_episode_steps: max_episode_steps.unwrap_or(u64::MAX),
-            observation_space: batch.observation_space(),
-            legal_actions: match &action_space {
-                Space::Discrete { n } if batch.masks_actions() => Some(*n),
-                _ => None,
-            },
-            rngs: indices.map(|index| stream(seed, role, index)).collect(),
-            tallies: vec![Tally::default(); count],
-            finished: Vec::new(),
-            restarts: Vec::new(),
-            steps: vec![Step::default(); count],
-            ended: vec![false; count],
-            bounded: rows_of(&action_space, count),
-            discount: 1.0,
-            pulse: Arc::default(),
-            action_space,
-            batch,
-        })
-    }
-
-    /// Lets the batch work. If it fails or panics, the error names its environments.
-    fn guarded(
-        &mut self,
-        work: impl FnOnce(&mut Self) -> Result<(), EnvError>,
-    ) -> Result<(), EnvError> {
-        self.pulse.beat(self.first_index);
-        let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));
-        self.pulse.rest();
-        let cause = match outcome {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error @ EnvError::At { .. })) => return Err(error),
-            Ok(Err(error)) => error,
-            Err(panic) => EnvError::Panicked(message_of(&*panic)),
-        };
-        Err(EnvError::Among {
-            first: self.first_index,
-            last: self.first_index + self.rngs.len() as u64 - 1,
-            id: self.id.clone(),
-            cause: Box::new(cause),
-        })
-    }
-
-    /// An error of one environment.
-    fn of(&self, b: usize, cause: EnvError) -> EnvError {
-        EnvError::At {
-            index: self.first_index + b as u64,
-            id: self.id.clone(),
-            cause: Box::new(cause),
-        }
-    }
-
-    /// Starts the episodes of some environments into a row.
-    fn reset_some(
-        &mut self,
-        which: &[bool],
-        row: usize,
-        rollout: &mut Rollout,
-    ) -> Result<(), EnvError> {
-        let obs = ObsMut::at(&mut rollout.obs, &[row]);
-        self.batch.reset(which, &mut self.rngs, obs)?;
-        for b in (0..which.len()).filter(|b| which[*b]) {
-            self.tallies[b] = Tally::default();
-            check_observation(&rollout.obs, &[row, b]).map_err(|error| self.of(b, error))?;
-            self.write_legal(row, b, rollout)
-                .map_err(|error| self.of(b, error))?;
-        }
-        Ok(())
-    }
-
-    fn write_legal(&self, row: usize, b: usize, rollout: &mut Rollout) -> Result<(), EnvError> {
-        write_legal(row, b, rollout, |mask| self.batch.legal_actions(b, mask))
-    }
-
-    /// Takes a row of actions and writes what they lead to into a row. Leaves in `steps` what
-    /// followed, and in `ended` where an episode is over.
-    fn act(
-        &mut self,
-        actions: View<'_>,
-        row: usize,
-        rollout: &mut Rollout,
-    ) -> Result<(), EnvError> {
-        let each = actions.bytes.len() / self.rngs.len();
-        for (b, action) in actions.bytes.chunks_exact(each).enumerate() {
-            let action = View {
-                dtype: actions.dtype,
-                shape: &actions.shape[1..],
-                bytes: action,
-            };
-            check_action(&self.action_space, action).map_err(|error| self.of(b, error))?;
-        }
-        let clips = matches!(self.action_space, Space::Box { .. });
-        if clips {
-            clip(&self.action_space, actions, &mut self.bounded);
-        }
-        let given = match clips {
-            true => self.bounded.at(&[]),
-            false => actions,
-        };
-        let obs = ObsMut::at(&mut rollout.obs, &[row]);
-        self.batch
-            .step(given, &mut self.rngs, obs, &mut self.steps)?;
-        for b in 0..self.steps.len() {
-            check_reward(self.steps[b]).map_err(|error| self.of(b, error))?;
-            self.tallies[b].add(self.steps[b].reward, self.discount);
-            if self.tallies[b].length >= self.max_episode_steps {
-                self.steps[b].truncated = true;
-                self.batch.cut_off(b);
-            }
-            self.ended[b] = self.steps[b].done();
-            let legal = self.write_legal(row, b, rollout);
-            if !self.ended[b] {
-                legal.map_err(|error| self.of(b, error))?;
-            }
-        }
-        if !is_finite(&rollout.obs, &[row]) {
-            for b in 0..self.steps.len() {
-                check_observation(&rollout.obs, &[row, b]).map_err(|error| self.of(b, error))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts the next episodes where one ended.
-    fn reset_ended(&mut self, row: usize, rollout: &mut Rollout) -> Result<(), EnvError> {
-        if !self.ended.contains(&true) {
-            return Ok(());
-        }
-        let ended = std::mem::take(&mut self.ended);
-        let outcome = self.reset_some(&ended, row, rollout);
-        self.ended = ended;
-        outcome
-    }
-
-    fn check_width(&self, rollout: &Rollout) {
-        assert_eq!(
-            rollout.envs(),
-            self.rngs.len(),
-            "the rollout's columns are for another number of environments"
-        );
-    }
-}
-
-impl VecEnv for BatchVecEnv {
-    fn len(&self) -> usize {
-        self.rngs.len()
-    }
-
-    fn observation_space(&self) -> &Space {
-        &self.observation_space
-    }
-
-    fn action_space(&self) -> &Space {
-        &self.action_space
-    }
-
-    fn legal_actions(&self) -> Option<usize> {
-        self.legal_actions
-    }
-
-    fn reset(&mut self, rollout: &mut Rollout) -> Result<(), EnvError> {
-        self.check_width(rollout);
-        self.guarded(|vector| {
-            let all = vec![true; vector.rngs.len()];
-            vector.reset_some(&all, 0, rollout)
-        })
-    }
-
-    fn step(&mut self, t: usize, rollout: &mut Rollout) -> Result<(), EnvError> {
-        self.check_width(rollout);
-        assert!(t < rollout.steps(), "the rollout has no row {t}");
-        self.guarded(|vector| {
-            let actions = std::mem::replace(&mut rollout.actions, Array::zeros(DType::U8, &[0]));
-            let acted = vector.act(actions.at(&[t]), t + 1, rollout);
-            rollout.actions = actions;
-            acted?;
-            let row = t * vector.rngs.len();
-            for b in 0..vector.rngs.len() {
-                let step = vector.steps[b];
-                rollout.rewards.as_mut_slice::<f32>()[row + b] = step.reward;
-                rollout.terminated.as_mut_slice::<u8>()[row + b] = u8::from(step.terminated);
-                rollout.truncated.as_mut_slice::<u8>()[row + b] = u8::from(step.truncated);
-                if vector.ended[b] {
-                    let score = vector.batch.game_score(b);
-                    check_score(score).map_err(|error| vector.of(b, error))?;
-                    let episode = vector.tallies[b].episode(b, score);
-                    vector.finished.push(episode);
-                    rollout.keep_final(t, b);
-                }
-            }
-            vector.reset_ended(t + 1, rollout)
-        })
-    }
-
-    fn finished(&mut self) -> std::vec::Drain<'_, Episode> {
-        self.finished.drain(..)
-    }
-
-    /// All environments are stepped until the last one has taken its steps. Each one starts the
-    /// episode from which its own steps count as many steps before the end as it is to take, on
-    /// a fresh copy of its stream, so that what it does does not depend on the others.
-    fn decorrelate(
-        &mut self,
-        max_steps: u64,
-        stop: &AtomicBool,
-        rollout: &mut Rollout,
-    ) -> Result<bool, EnvError> {
-        self.check_width(rollout);
-        let count = self.rngs.len();
-        let draw = |rng: &mut Rng| rng.random_range(0..=max_steps);
-        let own: Vec<u64> = self.rngs.iter_mut().map(draw).collect();
-        let streams = self.rngs.clone();
-        let total = own.iter().copied().max().unwrap_or(0);
-        let mut actions = rows_of(&self.action_space, count);
-        let mut stopped = false;
-        self.reset(rollout)?;
-        for left in (0..=total).rev() {
-            stopped |= stop.load(Ordering::Relaxed);
-            let begins = |own: &u64| match stopped {
-                true => *own <= left,
-                false => *own == left,
-            };
-            let begin: Vec<bool> = own.iter().map(begins).collect();
-            if left < total && begin.contains(&true) {
-                for b in (0..count).filter(|b| begin[*b]) {
-                    self.rngs[b] = streams[b].clone();
-                }
-                self.guarded(|vector| vector.reset_some(&begin, 0, rollout))?;
-            }
-            if left == 0 || stopped {
-                break;
-            }
-            for b in 0..count {
-                let legal = rollout.legal.as_ref().map(|legal| legal.at(&[0, b]));
-                let legal = legal.map(|legal| legal.as_slice::<u8>());
-                let action = actions.at_mut(&[b]);
-                self.action_space.sample(&mut self.rngs[b], legal, action);
-            }
-            self.guarded(|vector| {
-                vector.act(actions.at(&[]), 0, rollout)?;
-                vector.reset_ended(0, rollout)
-            })?;
-        }
-        Ok(!stopped)
-    }
-
-    fn set_discount(&mut self, gamma: f64) {
-        self.discount = gamma;
-    }
-
-    fn pulse(&self) -> &Arc<Pulse> {
-        &self.pulse
-    }
-
-    fn set_pulse(&mut self, pulse: Arc<Pulse>) {
-        self.pulse = pulse;
-    }
-
-    fn restart_failed(&mut self, _: Remake, _: Arc<RestartBudget>) -> Result<(), EnvError> {
-        Err(EnvError::Failed(format!(
-            "environments of {} are stepped as one batch and cannot be restarted one by one; use \
-             on_env_error=stop",
-            self.id
-        )))
-    }
-
-    fn restarts(&mut self) -> std::vec::Drain<'_, Restart> {
-        self.restarts.drain(..)
-    }
-
-    fn snapshot(&self) -> VecSnapshot {
-        let slots = self.rngs.iter().zip(&self.tallies).enumerate();
-        VecSnapshot {
-            slots: slots
-                .map(|(b, (rng, tally))| SlotSnapshot {
-                    env: self.batch.snapshot(b),
-                    rng: rng.clone(),
-                    tally: *tally,
-                })
-                .collect(),
-            finished: self.finished.clone(),
-        }
-    }
-
-    fn restore(&mut self, snapshot: &VecSnapshot, rollout: &mut Rollout) -> Result<(), EnvError> {
-        self.check_width(rollout);
-        snapshot.check_width(self.len())?;
-        self.guarded(|vector| {
-            let mut anew = vec![false; vector.rngs.len()];
-            for (b, saved) in snapshot.slots.iter().enumerate() {
-                vector.rngs[b] = saved.rng.clone();
-                vector.tallies[b] = saved.tally;
-                match &saved.env {
-                    Some(env) => {
-                        let restored = vector.batch.restore(b, env);
-                        restored
-                            .and_then(|()| vector.write_legal(0, b, rollout))
-                            .map_err(|error| vector.of(b, error))?;
-                    }
-                    None => anew[b] = true,
-                }
-            }
-            vector.finished.clone_from(&snapshot.finished);
-            match anew.contains(&true) {
-                true => vector.reset_some(&anew, 0, rollout),
-                false => Ok(()),
-            }
-        })
-    }
-}
-
-impl std::fmt::Debug for BatchVecEnv {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BatchVecEnv")
-            .field("id", &self.id)
-            .field("len", &self.rngs.len())
-            .finish_non_exhaustive()
     }
 }
 
@@ -597,13 +214,13 @@ impl Env for BatchOfOne {
 }
 
 /// One row of actions for each environment.
-fn rows_of(space: &Space, count: usize) -> Array {
+pub(super) fn rows_of(space: &Space, count: usize) -> Array {
     let item = Rollout::action_spec(space);
     Array::zeros(item.dtype, &[&[count], &item.shape[..]].concat())
 }
 
 /// Refuses an action that is not in its space; bounds are left to clipping.
-fn check_action(space: &Space, action: View<'_>) -> Result<(), EnvError> {
+pub(super) fn check_action(space: &Space, action: View<'_>) -> Result<(), EnvError> {
     match space {
         Space::Discrete { n } => {
             // A negative number wraps to a huge one.
@@ -627,18 +244,5 @@ fn check_action(space: &Space, action: View<'_>) -> Result<(), EnvError> {
                 .continuous(values.len())
                 .map(drop)
         }
-    }
-}
-
-/// Clips rows of continuous actions to the bounds of their space.
-fn clip(space: &Space, actions: View<'_>, clipped: &mut Array) {
-    let Space::Box { bounds, .. } = space else {
-        return;
-    };
-    let each = actions.shape[1..].iter().product::<usize>().max(1);
-    let values = actions.as_slice::<f32>().iter().enumerate();
-    for (slot, (i, value)) in clipped.as_mut_slice::<f32>().iter_mut().zip(values) {
-        let (low, high) = bounds.of(i % each);
-        *slot = value.max(low).min(high);
     }
 }
