@@ -39,7 +39,7 @@ mod value_based;
 
 pub use algorithm::{
     Acting, Algorithm, Batch, Experience, LearnError, Learner, Part, Policy, Progress, ReplayNeeds,
-    Report, Saved, Spaces, Started,
+    Report, Saved, Spaces, Started, TRIAL,
 };
 pub use config::{ConfigError, parse_config, require};
 pub use continuous::ContinuousConfig;
