@@ -25,6 +25,7 @@ TITLES = {
     "apex-rainbow-iqn": "Ape-X Rainbow-IQN",
     "appo": "APPO",
     "c51": "C51",
+    "ddpg": "DDPG",
     "dqn": "DQN",
     "epsilon-rainbow": "ε-Rainbow",
     "impala": "IMPALA",
@@ -36,25 +37,34 @@ TITLES = {
     "r2d2": "R2D2",
     "rainbow": "Rainbow",
     "rainbow-iqn": "Rainbow-IQN",
+    "sac": "SAC",
+    "td3": "TD3",
 }
-# Algorithms that have the shared settings of value-based algorithms: the file whose comment describes
-# them, and the file with their own settings.
-# Algorithms with the shared settings of policy gradients.
-POLICY_GRADIENT = ("a2c", "appo", "impala", "ppo")
-
-VALUE_BASED = {
+# Where an algorithm is described and where its own settings are, if not in the file of its name.
+FILES = {
     "apex-dqn": ("apex", "dqn"),
     "apex-rainbow": ("apex", "c51"),
     "apex-rainbow-iqn": ("apex", "iqn"),
-    "c51": ("c51", "c51"),
-    "dqn": ("dqn", "dqn"),
+    "ddpg": ("continuous/ddpg", "continuous/ddpg"),
     "epsilon-rainbow": ("rainbow", "c51"),
-    "iqn": ("iqn", "iqn"),
     "ngu": ("ngu/mod", "ngu/mod"),
-    "qr-dqn": ("qr_dqn", "qr_dqn"),
     "r2d2": ("r2d2/mod", "r2d2/mod"),
     "rainbow": ("rainbow", "c51"),
     "rainbow-iqn": ("rainbow", "iqn"),
+    "sac": ("continuous/sac", "continuous/sac"),
+    "td3": ("continuous/td3", "continuous/td3"),
+}
+# The settings that an algorithm shares with its family; those of value-based algorithms if it is not
+# named.
+SHARED = {
+    "a2c": "PolicyGradientConfig",
+    "appo": "PolicyGradientConfig",
+    "ddpg": "ContinuousConfig",
+    "impala": "PolicyGradientConfig",
+    "ppo": "PolicyGradientConfig",
+    "pqn": None,
+    "sac": "ContinuousConfig",
+    "td3": "ContinuousConfig",
 }
 # Structures nested in the settings of algorithms, and their crates.
 SECTIONS = {
@@ -115,6 +125,8 @@ class Program:
 
     def defaults(self, algo: str, env: str = "CartPole-v1") -> dict:
         """All settings of a run without a preset, by section."""
+        if SHARED.get(algo) == "ContinuousConfig" and env == "CartPole-v1":
+            env = "Pendulum-v1"
         text = self.output("config", "show", env, "--algo", algo, "--preset", "none")
         return parse_yaml(text)
 
@@ -126,17 +138,24 @@ class Source:
         self.files = {path: path.read_text() for path in sorted(crates.glob("*/src/**/*.rs"))}
 
     def fields(self, crate: str, structure: str) -> list:
-        """(name, type, comment) of each public field of a structure of settings."""
+        """(name, type, comment) of each public field of a structure of settings; flattened parts are
+        replaced by their own fields."""
         body = self.body(crate, rf"pub struct {structure} \{{")
         found = []
         comment = []
+        flatten = False
         for line in body.splitlines():
             line = line.strip()
             if line.startswith("///"):
                 comment.append(line[3:].strip())
+            elif line == "#[serde(flatten)]":
+                flatten = True
             elif field := re.match(r"pub (\w+): (.+),$", line):
-                found.append((field[1], field[2], " ".join(comment)))
-                comment = []
+                if flatten:
+                    found += self.fields(crate, field[2])
+                else:
+                    found.append((field[1], field[2], " ".join(comment)))
+                comment, flatten = [], False
             elif not line.startswith("#"):
                 comment = []
         return found
@@ -261,6 +280,10 @@ def network(program: Program, source: Source) -> str:
     values = program.defaults("dqn")["algo"]["net"]
     rows = nested_rows("algo.net.", "nets", "QNetConfig", values, source)
     text += settings_table(rows, source)
+    text += "\n## The networks of actor and critics\n\nUsed by SAC, TD3 and DDPG instead.\n\n"
+    values = program.defaults("sac")["algo"]["net"]
+    rows = nested_rows("algo.net.", "nets", "ControlNetConfig", values, source)
+    text += settings_table(rows, source)
     text += "\n## The optimiser\n\n"
     rows = nested_rows("algo.optimizer.", "nets", "OptimizerConfig", algo["optimizer"], source)
     text += settings_table(rows, source)
@@ -280,7 +303,7 @@ def network(program: Program, source: Source) -> str:
 
 def algorithm(name: str, program: Program, source: Source) -> str:
     defaults = program.defaults(name)["algo"]
-    told, own = VALUE_BASED.get(name, (name, name))
+    told, own = FILES.get(name, (name.replace("-", "_"),) * 2)
     text = f"# {TITLES[name]}\n\n{source.module_comment(f'algos/src/{told}.rs')}\n\n"
     text += (
         "## Settings\n\nThe defaults shown are those without a preset; [presets](presets.md) change"
@@ -289,15 +312,13 @@ def algorithm(name: str, program: Program, source: Source) -> str:
     )
     path = ROOT / "crates" / "algos" / "src" / f"{own}.rs"
     fields = Only(source, path).fields("algos", "Config")
-    if name in VALUE_BASED:
-        fields = source.fields("algos", "ValueConfig") + fields
-    if name in POLICY_GRADIENT:
-        fields = source.fields("algos", "PolicyGradientConfig") + fields
+    if shared := SHARED.get(name, "ValueConfig"):
+        fields = source.fields("algos", shared) + fields
     usual = program.defaults("ppo")["algo"]["optimizer"]
     rows = []
     for field, kind, words in fields:
         default = defaults.get(field)
-        if kind in ("NetConfig", "QNetConfig"):
+        if kind in ("NetConfig", "QNetConfig", "ControlNetConfig"):
             continue
         if kind == "OptimizerConfig":
             for part, value in default.items():

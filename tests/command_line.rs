@@ -45,8 +45,8 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
             "did you mean 'ppo'? Available: a2c",
         ),
         (
-            &["train", "CartPole-v1", "--algo", "SAC"],
-            "sac is not implemented yet",
+            &["train", "CartPole-v1", "--algo", "PEARL"],
+            "pearl is not implemented yet",
         ),
         (
             &["train", "CartPole-v1", "--preset", "classic/pp"],

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use starling_envs::{Rng, Rollout, Space};
 use starling_nets::{Device, ReduceError, Reducer, Schedule, ShapeMismatch, Snapshot};
-use starling_replay::{RateConfig, ReplayConfig, ReplayError, SequenceBatch, TransitionBatch};
+use starling_replay::{
+    GroupedDraws, RateConfig, ReplayConfig, ReplayError, SequenceBatch, TransitionBatch,
+};
 use starling_tree::{Array, Spec, Tree};
 
 /// A learning algorithm with its settings, for the spaces of one environment.
@@ -59,8 +61,11 @@ pub struct ReplayNeeds {
     pub replay: ReplayConfig,
     /// How many samples are drawn for each step that comes in.
     pub rate: RateConfig,
-    /// Transitions or sequences per update.
+    /// Transitions or sequences per update, over all its draws.
     pub batch_size: usize,
+    /// How the transitions of an update are put together from several draws, each from some of the
+    /// environments; one draw from all of them if absent. A stream of the replay is an environment.
+    pub draws: Option<GroupedDraws>,
     /// Exponent of importance weights over the run; without effect on uniform draws.
     pub beta: Schedule,
 }
@@ -74,13 +79,18 @@ impl ReplayNeeds {
     }
 }
 
+/// The part of a policy's [state](Policy::state) that survives the end of an episode: what it has
+/// found out over a trial of several episodes. The policy itself begins a new trial.
+pub const TRIAL: &str = "trial";
+
 /// One actor's side of an algorithm: chooses actions for a batch of environments.
 pub trait Policy: Send {
     /// What it records with each action, for the learner. A record called `priority`, one `f32`
     /// per step, is the first priority of the step in a replay.
     fn records(&self) -> Tree<Spec>;
 
-    /// What it carries from step to step for each environment; empty if it has no memory.
+    /// What it carries from step to step for each environment; empty if it has no memory. Where an
+    /// episode ends, all of it becomes zero but the part called [`TRIAL`].
     fn state(&self) -> Tree<Spec>;
 
     /// Takes over published weights.

@@ -6,12 +6,14 @@
 //!
 //! Read first: [`Algorithm`], [`Policy`] and [`Learner`]. The table of all algorithms is
 //! [`registry`]; those with a policy network share `policy_gradient`, those that learn
-//! action values from a replay `value_based`, those with a memory `recurrent`.
+//! action values from a replay `value_based`, those with a memory `recurrent`, and those with
+//! continuous actions and a replay [`continuous`].
 
 pub mod a2c;
 pub mod apex;
 pub mod appo;
 pub mod c51;
+pub mod continuous;
 pub mod dqn;
 pub mod impala;
 pub mod iqn;
@@ -37,9 +39,10 @@ mod value_based;
 
 pub use algorithm::{
     Acting, Algorithm, Batch, Experience, LearnError, Learner, Part, Policy, Progress, ReplayNeeds,
-    Report, Saved, Spaces, Started,
+    Report, Saved, Spaces, Started, TRIAL,
 };
 pub use config::{ConfigError, parse_config, require};
+pub use continuous::ContinuousConfig;
 pub use off_policy::{ReplaySettings, TargetSettings};
 pub use policy_gradient::{PolicyGradientConfig, Terms};
 pub use registry::AlgoSpec;

@@ -91,6 +91,7 @@ impl ReplaySettings {
                 tolerance_samples: 4.0 * self.batch_size as f64,
             },
             batch_size: self.batch_size,
+            draws: None,
             beta: self.priority_beta,
         }
     }

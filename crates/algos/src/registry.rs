@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::config::{ConfigError, parse_config, parse_parts, side_by_side};
+use crate::continuous::{ddpg, sac, td3};
 use crate::{
     Algorithm, Spaces, a2c, apex, appo, c51, dqn, impala, iqn, ngu, ppo, pqn, qr_dqn, r2d2, rainbow,
 };
@@ -155,6 +156,13 @@ static TABLE: LazyLock<Vec<AlgoSpec>> = LazyLock::new(|| {
             c51::build,
         ),
         AlgoSpec::of_family(
+            "ddpg",
+            "A deterministic actor that climbs its critic, for continuous actions",
+            "Lillicrap et al. 2016",
+            ddpg::defaults,
+            ddpg::build,
+        ),
+        AlgoSpec::of_family(
             "dqn",
             "Deep Q-learning; double, dueling, n-step, prioritized, noisy and Munchausen by switches",
             "Mnih et al. 2015",
@@ -230,6 +238,20 @@ static TABLE: LazyLock<Vec<AlgoSpec>> = LazyLock::new(|| {
             rainbow::rainbow_iqn,
             iqn::build,
         ),
+        AlgoSpec::of_family(
+            "sac",
+            "Soft actor-critic: entropy is part of the reward, for continuous actions",
+            "Haarnoja et al. 2018",
+            sac::defaults,
+            sac::build,
+        ),
+        AlgoSpec::of_family(
+            "td3",
+            "DDPG with twin critics, smoothed targets and a delayed actor",
+            "Fujimoto et al. 2018",
+            td3::defaults,
+            td3::build,
+        ),
     ]
 });
 
@@ -280,7 +302,7 @@ fn explain(name: &str) -> String {
 }
 
 /// Algorithms that users ask for and that are still missing.
-const PLANNED: &[&str] = &["ddpg", "pearl", "sac", "td3"];
+const PLANNED: &[&str] = &["pearl"];
 
 /// The name that is the fewest typing mistakes away; of equals, the one that begins alike.
 fn nearest(name: &str) -> Option<&'static str> {
@@ -318,7 +340,7 @@ mod tests {
                 "{message}"
             );
         }
-        assert!(message("SAC").starts_with("sac is not implemented yet. Available: a2c, "));
+        assert!(message("PEARL").starts_with("pearl is not implemented yet. Available: a2c, "));
         assert!(!message("reinforce").contains("did you mean"));
         assert!(PLANNED.iter().all(|name| find(name).is_err()));
     }
@@ -332,8 +354,16 @@ mod tests {
             legal_actions: None,
             frame_stack: None,
         };
+        let bounded = Spaces {
+            action: starling_envs::Space::floats(&[2], -1.0, 1.0),
+            ..spaces.clone()
+        };
         for spec in all() {
-            spec.build(&spec.defaults(), &spaces).unwrap();
+            // Some are for discrete actions, some for continuous ones, some for both.
+            let built = spec.build(&spec.defaults(), &spaces);
+            built
+                .or_else(|_| spec.build(&spec.defaults(), &bounded))
+                .unwrap();
         }
     }
 }

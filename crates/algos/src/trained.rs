@@ -1,9 +1,11 @@
 //! What learning changes, and how a checkpoint keeps it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use starling_envs::{Rng, stream};
-use starling_nets::{Descent, Device, Layout, OptimizerConfig, Params};
+use starling_nets::{
+    Descent, Device, Layout, OptimizerConfig, Params, ReduceError, Reducer, Tensor,
+};
 use starling_tree::{Array, DType};
 
 use crate::{LearnError, Saved};
@@ -39,21 +41,14 @@ impl Trained {
     pub(crate) fn save(&self) -> Saved {
         let mut saved = Saved::new();
         save_descent(&mut saved, "", &self.descent);
-        let bytes = postcard::to_allocvec(&self.rng);
-        debug_assert!(bytes.is_ok(), "a generator is four numbers");
-        // An empty state is refused when it is loaded.
-        let bytes = bytes.unwrap_or_default();
-        saved.insert("rng".into(), Array::from_slice(&bytes, &[bytes.len()]));
+        save_rng(&mut saved, &self.rng);
         saved
     }
 
     /// Continues from what was saved.
     pub(crate) fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
         load_descent(saved, "", &self.descent)?;
-        let bytes = saved.get("rng").filter(|array| array.dtype() == DType::U8);
-        let bytes = bytes.ok_or_else(|| missing("rng"))?.bytes();
-        self.rng =
-            postcard::from_bytes(bytes).map_err(|error| LearnError::Saved(error.to_string()))?;
+        self.rng = load_rng(saved)?;
         Ok(())
     }
 }
@@ -115,8 +110,7 @@ impl Followed {
     pub(crate) fn save(&self) -> Saved {
         let mut saved = self.online.save();
         save_params(&mut saved, "target", &self.target);
-        let updates = Array::from_slice(&[self.updates as i64], &[1]);
-        saved.insert("updates".into(), updates);
+        save_count(&mut saved, "updates", self.updates);
         saved
     }
 
@@ -124,10 +118,7 @@ impl Followed {
     pub(crate) fn load(&mut self, saved: &Saved) -> Result<(), LearnError> {
         self.online.load(saved)?;
         load_params(saved, "target", &self.target)?;
-        let updates = saved.get("updates");
-        let updates = updates.filter(|array| array.dtype() == DType::I64);
-        let updates = updates.and_then(|array| array.as_slice::<i64>().first());
-        self.updates = *updates.ok_or_else(|| missing("updates"))? as u64;
+        self.updates = load_count(saved, "updates")?;
         Ok(())
     }
 }
@@ -140,6 +131,55 @@ pub(crate) fn save_params(saved: &mut Saved, set: &str, params: &Params) {
 
 pub(crate) fn load_params(saved: &Saved, set: &str, params: &Params) -> Result<(), LearnError> {
     Ok(params.load_named(|name| saved.get(&format!("{set}.{name}")).cloned())?)
+}
+
+pub(crate) fn save_rng(saved: &mut Saved, rng: &Rng) {
+    let bytes = postcard::to_allocvec(rng);
+    debug_assert!(bytes.is_ok(), "a generator is four numbers");
+    // An empty state is refused when it is loaded.
+    let bytes = bytes.unwrap_or_default();
+    saved.insert("rng".into(), Array::from_slice(&bytes, &[bytes.len()]));
+}
+
+pub(crate) fn load_rng(saved: &Saved) -> Result<Rng, LearnError> {
+    let bytes = saved.get("rng").filter(|array| array.dtype() == DType::U8);
+    let bytes = bytes.ok_or_else(|| missing("rng"))?.bytes();
+    postcard::from_bytes(bytes).map_err(|error| LearnError::Saved(error.to_string()))
+}
+
+pub(crate) fn save_count(saved: &mut Saved, name: &str, count: u64) {
+    saved.insert(name.into(), Array::from_slice(&[count as i64], &[1]));
+}
+
+pub(crate) fn load_count(saved: &Saved, name: &str) -> Result<u64, LearnError> {
+    let count = saved.get(name).filter(|array| array.dtype() == DType::I64);
+    let count = count.and_then(|array| array.as_slice::<i64>().first());
+    Ok(*count.ok_or_else(|| missing(name))? as u64)
+}
+
+/// One reducer for the several optimisers of a learner, which take their steps in turn.
+pub(crate) fn shared_reducer(reducer: Box<dyn Reducer>) -> impl Fn() -> Box<dyn Reducer> {
+    let shared = Arc::new(Mutex::new(reducer));
+    move || Box::new(InTurn(Arc::clone(&shared)))
+}
+
+struct InTurn(Arc<Mutex<Box<dyn Reducer>>>);
+
+impl InTurn {
+    fn lock(&self) -> MutexGuard<'_, Box<dyn Reducer>> {
+        // Whoever panicked has ended the run.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reducer for InTurn {
+    fn mean(&mut self, values: &Tensor) -> Result<(), ReduceError> {
+        self.lock().mean(values)
+    }
+
+    fn size(&self) -> usize {
+        self.lock().size()
+    }
 }
 
 pub(crate) fn missing(name: &str) -> LearnError {

@@ -77,6 +77,7 @@ pub fn all() -> &'static [Preset] {
         "classic/apex-rainbow-iqn",
         "classic/appo",
         "classic/c51",
+        "classic/ddpg",
         "classic/dqn",
         "classic/epsilon-rainbow",
         "classic/impala",
@@ -88,6 +89,8 @@ pub fn all() -> &'static [Preset] {
         "classic/r2d2",
         "classic/rainbow",
         "classic/rainbow-iqn",
+        "classic/sac",
+        "classic/td3",
         "default/any",
         "default/ppo",
         "exploration/dqn",
@@ -245,12 +248,12 @@ mod tests {
                 request.algo = algo.map(str::to_owned);
                 request.preset = Some(preset.name.to_owned());
                 let continuous = env.id.contains("Continuous") || env.id.starts_with("Pendulum");
-                let policies = ["a2c", "appo", "impala", "ppo"];
-                if algo.is_some_and(|algo| !policies.contains(&algo)) && continuous {
-                    assert!(resolve(&request).is_err(), "{}", env.id);
-                } else {
-                    resolve(&request).unwrap();
-                }
+                let fits = match algo {
+                    None | Some("a2c" | "appo" | "impala" | "ppo") => true,
+                    Some("ddpg" | "sac" | "td3") => continuous,
+                    Some(_) => !continuous,
+                };
+                assert_eq!(resolve(&request).is_ok(), fits, "{}", env.id);
             }
             let tree = from_yaml(preset.text, preset.name).unwrap();
             let special = tree.get("per_env").and_then(Value::as_object);

@@ -428,7 +428,7 @@ mod tests {
         };
         assert!(message(|r| r.env = Some("Cartpole".into())).contains("CartPole-v1"));
         assert!(message(|r| r.algo = Some("ppoo".into())).contains("did you mean 'ppo'?"));
-        assert!(message(|r| r.algo = Some("SAC".into())).contains("not implemented yet"));
+        assert!(message(|r| r.algo = Some("PEARL".into())).contains("not implemented yet"));
         assert!(message(|r| r.preset = Some("clasic/ppo".into())).contains("classic/ppo"));
         assert!(message(|r| r.overrides = vec!["steps".into()]).contains("key=value"));
         assert!(message(|r| r.overrides = vec!["algo.gama=1".into()]).contains("algo.gamma"));

@@ -5,10 +5,11 @@
 //! every actor, each with [`Params`] of its own.
 //!
 //! Read first: [`Params`] (all weights of a network as one flat tensor with named views),
-//! [`ActorCritic`] and [`QNetwork`] (the two families of networks), [`Descent`] (the gradient
+//! [`ActorCritic`], [`QNetwork`] and [`QofAction`] (the families of networks), [`Descent`] (the gradient
 //! step), [`Recorded`] (a computation that a GPU can replay).
 
 mod bf16;
+mod bounded;
 mod convert;
 mod descent;
 mod device;
@@ -23,6 +24,7 @@ mod novelty;
 mod optimizer;
 mod params;
 mod q_network;
+mod q_of_action;
 mod recorded;
 mod recurrent_q;
 mod schedule;
@@ -32,6 +34,9 @@ mod staging;
 mod torso;
 
 pub use bf16::try_bf16;
+pub use bounded::{
+    ActionBounds, LogStdLimit, SquashedActor, SquashedGaussian, TanhActor, UnitScale, fill_normal,
+};
 pub use convert::{array_of, tensor_of, tensor_of_view, tree_of};
 pub use descent::{Descent, ReduceError, Reducer};
 pub use device::{
@@ -49,6 +54,7 @@ pub use novelty::{InverseModel, RandomDistillation};
 pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind};
 pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use q_network::{QHead, QNetConfig, QNetwork, QuantileEmbedding, number_of_actions};
+pub use q_of_action::{ControlNetConfig, QofAction};
 pub use recorded::Recorded;
 pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;

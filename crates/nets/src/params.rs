@@ -130,6 +130,16 @@ impl Params {
         }
     }
 
+    /// The same parameters, not a copy, without gradients: for losses that depend on them and do
+    /// not change them.
+    pub fn frozen(&self) -> Self {
+        Self {
+            layout: Arc::clone(&self.layout),
+            flat: self.flat.shallow_clone(),
+            views: self.views.iter().map(Tensor::detach).collect(),
+        }
+    }
+
     /// Where they are.
     pub fn device(&self) -> Device {
         self.flat.device()
@@ -258,6 +268,16 @@ mod tests {
         let params = Params::init(&layout(), &mut stream(1, "init", 0), Device::Cpu).trainable();
         let _ = tch::no_grad(|| params.flat().shallow_clone().fill_(7.0));
         assert_eq!(params.get(ParamId(1)).double_value(&[1]), 7.0);
+        assert!(params.get(ParamId(1)).requires_grad());
+    }
+
+    #[test]
+    fn frozen_parameters_are_the_same_without_gradients() {
+        let params = Params::init(&layout(), &mut stream(1, "init", 0), Device::Cpu).trainable();
+        let frozen = params.frozen();
+        let _ = tch::no_grad(|| params.flat().shallow_clone().fill_(7.0));
+        assert_eq!(frozen.get(ParamId(1)).double_value(&[1]), 7.0);
+        assert!(!frozen.get(ParamId(1)).requires_grad());
         assert!(params.get(ParamId(1)).requires_grad());
     }
 

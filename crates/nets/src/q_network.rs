@@ -440,7 +440,7 @@ mod tests {
             };
             let mut layout = Layout::default();
             let head = QHead::new(&mut layout, &config, "", 1, 3, 1);
-            let mut params = Params::zeros(&Arc::new(layout), Device::Cpu);
+            let params = Params::zeros(&Arc::new(layout), Device::Cpu);
             let weights = [1.0, 2.0, 6.0, 0.0, 0.0, 0.0, 10.0, 0.0];
             params.load_slice(&weights).unwrap();
             let one = Tensor::from_slice(&[1f32]).reshape([1, 1]);
@@ -491,7 +491,7 @@ mod tests {
     fn the_quantile_embedding_by_hand() {
         let mut layout = Layout::default();
         let embedding = QuantileEmbedding::new(&mut layout, 1, 1);
-        let mut params = Params::zeros(&Arc::new(layout), Device::Cpu);
+        let params = Params::zeros(&Arc::new(layout), Device::Cpu);
         params.load_slice(&[2.0, 0.0]).unwrap();
         let features = Tensor::from_slice(&[3f32]).reshape([1, 1]);
         let fractions = Tensor::from_slice(&[0.25f32, 0.75]).reshape([1, 2]);

@@ -23,12 +23,12 @@ pub enum ReplayError {
         /// What the rollout has.
         found: String,
     },
-    /// A rollout's columns belong to streams that do not exist.
-    #[error("replay: streams {first} to {last} were inserted, but there are only {streams}")]
+    /// Streams to insert into or to draw from do not exist.
+    #[error("replay: streams {first} to {last} were asked for, but there are only {streams}")]
     Stream {
-        /// Stream of the rollout's first column.
+        /// The first of them.
         first: usize,
-        /// Stream of the rollout's last column.
+        /// The last of them.
         last: usize,
         /// Streams of this replay.
         streams: usize,

@@ -140,14 +140,7 @@ impl Replay {
         if steps == 0 || envs == 0 {
             return Ok(0);
         }
-        let streams = self.layout().streams;
-        if stream_base + envs > streams {
-            return Err(ReplayError::Stream {
-                first: stream_base,
-                last: stream_base + envs - 1,
-                streams,
-            });
-        }
+        self.expect_streams(&(stream_base..stream_base + envs))?;
         if let Some(priorities) = priorities {
             check_priorities(priorities, steps * envs)?;
         }
@@ -188,12 +181,32 @@ impl Replay {
         beta: f64,
         rng: &mut impl Rng,
     ) -> Result<(), ReplayError> {
+        let (streams, rows) = (0..self.rings.len(), 0..batch.size());
+        self.sample_from(streams, rows, batch, beta, rng)
+    }
+
+    /// Draws transitions of some of the streams into some of the rows of `batch`; otherwise as
+    /// [`sample_into`](Self::sample_into). Weights are relative to the largest of these rows.
+    ///
+    /// # Errors
+    /// When nothing can be drawn from these streams yet, one does not exist, the batch has fewer
+    /// rows or was made for another layout, or this is a replay of sequences.
+    pub fn sample_from(
+        &self,
+        streams: Range<usize>,
+        rows: Range<usize>,
+        batch: &mut TransitionBatch,
+        beta: f64,
+        rng: &mut impl Rng,
+    ) -> Result<(), ReplayError> {
         self.expect_transitions()?;
+        self.expect_streams(&streams)?;
         batch.check(self.layout())?;
         let (mut parts, weights, scratch) = batch.parts();
-        let weights = weights.as_mut_slice();
-        self.draw(scratch, weights, beta, rng, |entries, first| {
-            parts.read(&self.plan, entries, first);
+        let weights = weights.as_mut_slice::<f32>().get_mut(rows.clone());
+        let weights = weights.ok_or(ReplayError::Batch { column: "weights" })?;
+        self.draw(streams, scratch, weights, beta, rng, |entries, first| {
+            parts.read(&self.plan, entries, rows.start + first);
         })
     }
 
@@ -227,7 +240,8 @@ impl Replay {
         batch.check(self.config(), self.layout())?;
         let (mut parts, weights, scratch) = batch.parts();
         let weights = weights.as_mut_slice();
-        self.draw(scratch, weights, beta, rng, |entries, first| {
+        let streams = 0..self.rings.len();
+        self.draw(streams, scratch, weights, beta, rng, |entries, first| {
             parts.read(&self.plan, entries, first);
         })
     }
@@ -408,6 +422,25 @@ impl Replay {
         }
     }
 
+    fn expect_streams(&self, asked: &Range<usize>) -> Result<(), ReplayError> {
+        let streams = self.rings.len();
+        match asked.end <= streams {
+            true => Ok(()),
+            false => Err(ReplayError::Stream {
+                first: asked.start,
+                last: asked.end - 1,
+                streams,
+            }),
+        }
+    }
+
+    /// Whether something can be drawn from some of the streams now.
+    pub(crate) fn can_draw_from(&self, streams: &Range<usize>) -> Result<bool, ReplayError> {
+        self.expect_streams(streams)?;
+        let mut totals = self.totals.get(streams.clone()).into_iter().flatten();
+        Ok(totals.any(|total| f64::from_bits(total.load(Ordering::Relaxed)) > 0.0))
+    }
+
     /// Whether an entry is still in its place and can be drawn.
     fn is_current(&self, ring: &Ring, id: SampleId) -> bool {
         let place = id.slot % self.plan.rows;
@@ -436,7 +469,7 @@ impl Replay {
         gone
     }
 
-    /// Draws one entry for each weight, calls `read` with some at a time and the number of the
+    /// Draws one entry of some streams for each weight, calls `read` with some at a time and the number of the
     /// first, and works out the weights.
     ///
     /// The ring of a draw is chosen by the totals at the beginning, the entry by the ring's tree
@@ -444,6 +477,7 @@ impl Replay {
     /// work the probabilities are at most as old as this call.
     fn draw(
         &self,
+        streams: Range<usize>,
         scratch: &mut Scratch,
         weights: &mut [f32],
         beta: f64,
@@ -455,7 +489,7 @@ impl Replay {
             None => Draws::Independent,
         };
         let size = weights.len();
-        self.look_at_totals(scratch)?;
+        self.look_at_totals(&streams, scratch)?;
         draw_masses(draws, scratch.total(), size, &mut scratch.masses, rng);
         scratch.drawn.clear();
         let mut places = Vec::with_capacity(READ_TOGETHER);
@@ -468,7 +502,7 @@ impl Replay {
             if now <= 0.0 {
                 drop(ring);
                 redraws += 1;
-                self.look_at_totals(scratch)?;
+                self.look_at_totals(&streams, scratch)?;
                 if redraws > MOST_REDRAWS {
                     return Err(self.empty());
                 }
@@ -501,10 +535,17 @@ impl Replay {
         Ok(())
     }
 
-    /// Takes the totals of all rings to draw by.
-    fn look_at_totals(&self, scratch: &mut Scratch) -> Result<(), ReplayError> {
-        let totals = self.totals.iter();
-        let totals = totals.map(|total| f64::from_bits(total.load(Ordering::Relaxed)));
+    /// Takes the totals of some rings to draw by; the others count for nothing.
+    fn look_at_totals(
+        &self,
+        streams: &Range<usize>,
+        scratch: &mut Scratch,
+    ) -> Result<(), ReplayError> {
+        let totals = self.totals.iter().enumerate();
+        let totals = totals.map(|(stream, total)| match streams.contains(&stream) {
+            true => f64::from_bits(total.load(Ordering::Relaxed)),
+            false => 0.0,
+        });
         scratch.set_totals(totals);
         match scratch.total() > 0.0 {
             true => Ok(()),
@@ -512,7 +553,7 @@ impl Replay {
         }
     }
 
-    fn empty(&self) -> ReplayError {
+    pub(crate) fn empty(&self) -> ReplayError {
         let steps = self.inserted_steps();
         ReplayError::Empty { steps }
     }

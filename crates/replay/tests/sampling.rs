@@ -5,7 +5,9 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 use starling_envs::{Rollout, Space};
-use starling_replay::{Draws, Layout, PriorityConfig, Replay, ReplayConfig};
+use starling_replay::{
+    Draws, GroupedDraws, Layout, PriorityConfig, Replay, ReplayConfig, ReplayError, TransitionBatch,
+};
 use starling_tree::Tree;
 
 /// Steps of one environment that never ends an episode, or cuts one off every `episode` steps.
@@ -258,5 +260,129 @@ fn priorities_have_a_ceiling_and_a_first_value() {
             replay.update_priorities(&[*id], &[priority]).unwrap();
         }
         assert_eq!(weights(&replay), expected);
+    }
+}
+
+/// Six streams; the rewards of stream s are s, and its weights 1 to 32, times s + 1.
+fn six_streams() -> Replay {
+    let mut rollout = rollout(32, None);
+    let config = ReplayConfig {
+        capacity_steps: 6 * 40,
+        priority: Some(PriorityConfig {
+            alpha: 1.0,
+            draws: Draws::Independent,
+            ..PriorityConfig::default()
+        }),
+        ..ReplayConfig::default()
+    };
+    let replay = Replay::new(config, Layout::of_rollout(&rollout, 6)).unwrap();
+    for stream in 0..6 {
+        rollout.rewards.as_mut_slice::<f32>().fill(stream as f32);
+        let priorities: Vec<f32> = (1..=32).map(|i| (i * (stream + 1)) as f32).collect();
+        replay.insert(&rollout, stream, Some(&priorities)).unwrap();
+    }
+    replay
+}
+
+/// The streams of some rows of a batch.
+fn streams(batch: &TransitionBatch, rows: std::ops::Range<usize>) -> Vec<usize> {
+    let rewards = batch.returns.as_slice::<f32>()[rows].iter();
+    rewards.map(|reward| *reward as usize).collect()
+}
+
+/// Only the rows that were asked for are drawn, from the streams that were asked for, in proportion
+/// to their weights.
+#[test]
+fn draws_can_be_of_some_streams_only() {
+    let replay = six_streams();
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(5);
+    let mut batch = replay.sample(20, 0.5, &mut rng).unwrap();
+    let mut counts = [0u64; 6];
+    for _ in 0..2_000 {
+        let before = batch.clone();
+        replay
+            .sample_from(2..4, 5..15, &mut batch, 0.5, &mut rng)
+            .unwrap();
+        assert_eq!(before.ids[..5], batch.ids[..5]);
+        assert_eq!(before.ids[15..], batch.ids[15..]);
+        let weights = batch.weights.as_slice::<f32>();
+        assert_eq!(before.weights.as_slice::<f32>()[..5], weights[..5]);
+        let largest = weights[5..15].iter().copied().fold(0.0, f32::max);
+        assert_eq!(largest, 1.0);
+        for stream in streams(&batch, 5..15) {
+            counts[stream] += 1;
+        }
+    }
+    assert_eq!(counts.iter().sum::<u64>(), counts[2] + counts[3]);
+    let share = counts[2] as f64 / 20_000.0;
+    assert!((share - 3.0 / 7.0).abs() < 0.015, "{share}");
+
+    let missing = replay.sample_from(4..7, 0..20, &mut batch, 0.5, &mut rng);
+    assert!(matches!(missing, Err(ReplayError::Stream { last: 6, .. })));
+    let too_many = replay.sample_from(0..6, 10..21, &mut batch, 0.5, &mut rng);
+    assert!(matches!(too_many, Err(ReplayError::Batch { .. })));
+}
+
+/// Two draws from each of three groups chosen among three: a group's rows are of its streams, both
+/// draws are of the same groups, and every group is chosen equally often, whatever its weight.
+#[test]
+fn groups_are_chosen_alike_and_drawn_from_twice() {
+    let replay = six_streams();
+    let draws = GroupedDraws {
+        groups: vec![0..1, 1..3, 3..6],
+        chosen: 3,
+        rows: vec![4, 2],
+    };
+    assert_eq!(draws.batch_size(), 18);
+    let group_of = |stream: &usize| draws.groups.iter().position(|group| group.contains(stream));
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(6);
+    let mut batch = TransitionBatch::new(replay.layout(), 18);
+    let mut counts = [0u64; 3];
+    for _ in 0..3_000 {
+        replay
+            .sample_groups_into(&mut batch, &draws, 0.5, &mut rng)
+            .unwrap();
+        for chosen in 0..3 {
+            let first = streams(&batch, 4 * chosen..4 * chosen + 4);
+            let second = streams(&batch, 12 + 2 * chosen..14 + 2 * chosen);
+            let group = group_of(&first[0]).unwrap();
+            let all = first.iter().chain(&second);
+            assert!(
+                all.into_iter()
+                    .all(|stream| group_of(stream) == Some(group))
+            );
+            counts[group] += 1;
+        }
+    }
+    for count in counts {
+        let share = count as f64 / 9_000.0;
+        assert!((share - 1.0 / 3.0).abs() < 0.02, "{counts:?}");
+    }
+    let mut small = TransitionBatch::new(replay.layout(), 17);
+    let wrong = replay.sample_groups_into(&mut small, &draws, 0.5, &mut rng);
+    assert!(matches!(wrong, Err(ReplayError::Batch { .. })));
+}
+
+/// Groups of streams that nothing came from yet are never chosen.
+#[test]
+fn empty_groups_are_left_out() {
+    let rollout = rollout(8, None);
+    let replay = Replay::new(ReplayConfig::default(), Layout::of_rollout(&rollout, 2)).unwrap();
+    let draws = GroupedDraws {
+        groups: vec![0..1, 1..2],
+        chosen: 2,
+        rows: vec![3],
+    };
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
+    let mut batch = TransitionBatch::new(replay.layout(), 6);
+    let nothing = replay.sample_groups_into(&mut batch, &draws, 0.0, &mut rng);
+    assert!(matches!(nothing, Err(ReplayError::Empty { .. })));
+    replay.insert(&rollout, 1, None).unwrap();
+    let known: Vec<_> = replay.entries();
+    for _ in 0..100 {
+        replay
+            .sample_groups_into(&mut batch, &draws, 0.0, &mut rng)
+            .unwrap();
+        assert!(batch.ids.iter().all(|id| known.contains(id)));
     }
 }

@@ -1,0 +1,109 @@
+//! Deep deterministic policy gradient, "DDPG" (Lillicrap et al. 2016): an actor that climbs the
+//! value which a critic gives to its actions, both with target networks.
+//!
+//! Where we differ from the paper: exploration noise is normal and not correlated in time, actions
+//! are random for the first 10,000 steps, and networks, learning rates, τ and batches are those of
+//! TD3's authors.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use starling_envs::Rng;
+use starling_nets::{Kind, Layout, Params, Tensor};
+use starling_tree::Tree;
+
+use super::{
+    ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Nets, Noise, require_noise,
+};
+use crate::config::ConfigError;
+use crate::{Algorithm, Spaces};
+
+/// DDPG's settings beside the shared ones.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Standard deviation of the noise that is added to actions in training, on the scale from −1
+    /// to 1.
+    pub exploration_noise: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            exploration_noise: 0.1,
+        }
+    }
+}
+
+/// All settings with their defaults.
+pub fn defaults() -> (ContinuousConfig, Config) {
+    (ContinuousConfig::default(), Config::default())
+}
+
+/// DDPG for the spaces of an environment.
+pub fn build(
+    shared: ContinuousConfig,
+    config: Config,
+    spaces: &Spaces,
+) -> Result<Box<dyn Algorithm>, ConfigError> {
+    Ok(Box::new(make(shared, config, spaces)?))
+}
+
+pub(super) fn make(
+    shared: ContinuousConfig,
+    config: Config,
+    spaces: &Spaces,
+) -> Result<Continuous<Ddpg>, ConfigError> {
+    require_noise("algo.exploration_noise", config.exploration_noise)?;
+    let net = shared.net.clone();
+    Continuous::new("ddpg", shared, spaces, |actions| {
+        let actor = Deterministic::new(&net, spaces, actions, config.exploration_noise)?;
+        Ok(Ddpg { actor })
+    })
+}
+
+pub(super) struct Ddpg {
+    actor: Deterministic,
+}
+
+impl Method for Ddpg {
+    const CRITICS: usize = 1;
+    const TARGET_ACTOR: bool = true;
+    const NOISE: Noise = Noise {
+        following: false,
+        actor: false,
+    };
+
+    fn actor(&self) -> &Arc<Layout> {
+        &self.actor.layout
+    }
+
+    fn propose(&self, actor: &Params, obs: &Tree<Tensor>) -> Tensor {
+        self.actor.net.forward(actor, obs)
+    }
+
+    fn choose(&self, proposed: &[f32], rng: Option<&mut Rng>, action: &mut [f32]) {
+        self.actor.choose(proposed, rng, action);
+    }
+
+    fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, _noise: &Tensor) -> Tensor {
+        let actions = self.actor.net.forward(nets.next_actor, next);
+        let values = nets.q.forward(nets.target_critics, next, &actions);
+        values.get(0)
+    }
+
+    fn actor_loss(
+        &self,
+        nets: &Nets<'_>,
+        actor: &Params,
+        obs: &Tree<Tensor>,
+        _noise: &Tensor,
+    ) -> ActorLoss {
+        let actions = self.actor.net.forward(actor, obs);
+        let values = nets.q.forward(nets.critics, obs, &actions);
+        ActorLoss {
+            loss: -values.mean(Kind::Float),
+            log_prob: None,
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What off-policy algorithms for continuous actions share: settings, acting, the update.
+//!
+//! Each of them is a [`Method`]: an actor, how it explores, what it expects to follow a transition,
+//! and the actor's loss. Everything else is here, once: critics that are computed together, target
+//! networks, the replay, random actions at the start, and the gradient steps. An update is a step
+//! of the critics, now and then one of the actor (and of SAC's temperature), and one of the
+//! targets.
+//!
+//! Networks see and choose actions between −1 and 1. The environment, and so the replay, gets them
+//! mapped to its bounds: what is stored is what was executed.
+
+pub mod ddpg;
+pub mod sac;
+pub mod td3;
+
+mod learner;
+mod policy;
+mod temperature;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use starling_envs::Rng;
+use starling_nets::{
+    ActionBounds, ControlNetConfig, Device, Layout, OptimizerConfig, Params, QofAction, Schedule,
+    ShapeMismatch, TanhActor, Tensor, fill_normal,
+};
+use starling_tree::Tree;
+
+use crate::config::{ConfigError, refuse, require, require_schedule};
+use crate::off_policy::{ReplaySettings, TargetSettings};
+use crate::{Algorithm, Experience, Learner, Policy, Spaces};
+use temperature::TemperatureConfig;
+
+/// Settings that all off-policy algorithms for continuous actions have, in one table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContinuousConfig {
+    /// The replay.
+    #[serde(flatten)]
+    pub replay: ReplaySettings,
+    /// Steps at the start of the run in which actions are random, uniform within their bounds; null
+    /// for `learning_starts_steps`.
+    pub random_steps: Option<u64>,
+    /// Learning rate of the critics, possibly a schedule.
+    pub learning_rate: Schedule,
+    /// Learning rate of the actor, possibly a schedule.
+    pub actor_learning_rate: Schedule,
+    /// The optimiser of each network.
+    pub optimizer: OptimizerConfig,
+    /// Largest norm of a gradient, of each network by itself; null for no limit.
+    pub clip_norm: Option<f64>,
+    /// Updates of the critics for one of the actor (TD3's policy delay).
+    pub actor_every_updates: u64,
+    /// The target networks.
+    #[serde(flatten)]
+    pub target: TargetSettings,
+    /// The networks.
+    pub net: ControlNetConfig,
+}
+
+impl Default for ContinuousConfig {
+    fn default() -> Self {
+        Self {
+            replay: ReplaySettings {
+                rollout_steps: 1,
+                batch_size: 256,
+                learning_starts_steps: 10_000,
+                replay_ratio: Some(256.0),
+                ..ReplaySettings::default()
+            },
+            random_steps: None,
+            learning_rate: Schedule::Constant(3e-4),
+            actor_learning_rate: Schedule::Constant(3e-4),
+            optimizer: OptimizerConfig::default(),
+            clip_norm: None,
+            actor_every_updates: 1,
+            target: TargetSettings {
+                target_every_updates: 1,
+                target_tau: 0.005,
+            },
+            net: ControlNetConfig::default(),
+        }
+    }
+}
+
+impl ContinuousConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        self.replay.check()?;
+        self.target.check()?;
+        require_schedule("algo.learning_rate", &self.learning_rate, 10.0)?;
+        let schedule = &self.actor_learning_rate;
+        require_schedule("algo.actor_learning_rate", schedule, 10.0)?;
+        let limit = self.clip_norm.unwrap_or(1.0);
+        require(limit > 0.0, "algo.clip_norm", limit, "above 0")?;
+        let every = self.actor_every_updates;
+        require(every >= 1, "algo.actor_every_updates", every, "at least 1")?;
+        refuse(self.optimizer.problem())?;
+        refuse(self.net.problem())
+    }
+
+    fn random_steps(&self) -> u64 {
+        let starts = self.replay.learning_starts_steps;
+        self.random_steps.unwrap_or(starts)
+    }
+}
+
+/// What one off-policy algorithm for continuous actions does differently from another.
+///
+/// N is the number of transitions, A that of numbers of an action. Actions are between −1 and 1.
+pub(crate) trait Method: Send + Sync + 'static {
+    /// Critics that are trained together.
+    const CRITICS: usize;
+
+    /// Whether the actor has a target network too.
+    const TARGET_ACTOR: bool;
+
+    /// What it draws for each transition: `[A]` standard normal numbers for the targets, and as
+    /// many for the actor's loss.
+    const NOISE: Noise;
+
+    /// The layout of the actor's parameters.
+    fn actor(&self) -> &Arc<Layout>;
+
+    /// The temperature of the entropy, if it has one.
+    fn temperature(&self) -> Option<TemperatureConfig> {
+        None
+    }
+
+    /// What [`choose`](Method::choose) needs to know about observations, `[N, W]`.
+    fn propose(&self, actor: &Params, obs: &Tree<Tensor>) -> Tensor;
+
+    /// Writes the action of one environment, from its row of [`propose`](Method::propose): with
+    /// exploration, or in evaluation (without a generator) the best known one.
+    fn choose(&self, proposed: &[f32], rng: Option<&mut Rng>, action: &mut [f32]);
+
+    /// The value `[N]` of the observations that follow.
+    fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, noise: &Tensor) -> Tensor;
+
+    /// The actor's loss. `nets` have no gradients but `actor` has.
+    fn actor_loss(
+        &self,
+        nets: &Nets<'_>,
+        actor: &Params,
+        obs: &Tree<Tensor>,
+        noise: &Tensor,
+    ) -> ActorLoss;
+}
+
+/// For which part of an update a method needs random numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Noise {
+    pub(crate) following: bool,
+    pub(crate) actor: bool,
+}
+
+/// The networks of an update.
+pub(crate) struct Nets<'a> {
+    pub(crate) q: &'a QofAction,
+    pub(crate) critics: &'a Params,
+    pub(crate) target_critics: &'a Params,
+    /// Chooses the actions that follow: the target network, or the actor itself.
+    pub(crate) next_actor: &'a Params,
+    /// Weight of the entropy (α), a scalar; 0 without a temperature.
+    pub(crate) alpha: &'a Tensor,
+}
+
+/// What the actor minimises.
+pub(crate) struct ActorLoss {
+    /// A scalar.
+    pub(crate) loss: Tensor,
+    /// Mean log-probability of the actions, a scalar, if they are drawn.
+    pub(crate) log_prob: Option<Tensor>,
+}
+
+/// A method with the shared settings, for one environment's spaces.
+pub(crate) struct Continuous<M> {
+    shared: ContinuousConfig,
+    method: Arc<M>,
+    critics: Critics,
+    bounds: ActionBounds,
+    frame_stack: Option<usize>,
+}
+
+/// The critics' networks, with the layout of their weights.
+#[derive(Clone, Debug)]
+struct Critics {
+    q: QofAction,
+    layout: Arc<Layout>,
+}
+
+impl<M: Method> Continuous<M> {
+    /// Checks the settings, and makes the method for actions of some numbers. `name` is the
+    /// algorithm's.
+    pub(crate) fn new(
+        name: &str,
+        shared: ContinuousConfig,
+        spaces: &Spaces,
+        method: impl FnOnce(usize) -> Result<M, ShapeMismatch>,
+    ) -> Result<Self, ConfigError> {
+        shared.check()?;
+        let make = || {
+            let bounds = ActionBounds::of(&spaces.action)?;
+            let (obs, actions) = (&spaces.observation, bounds.len());
+            let mut layout = Layout::default();
+            let q = QofAction::new(&mut layout, &shared.net, obs, actions, M::CRITICS)?;
+            let layout = Arc::new(layout);
+            Ok((Critics { q, layout }, method(actions)?, bounds))
+        };
+        let made: Result<_, ShapeMismatch> = make();
+        let (critics, method, bounds) = made.map_err(|ShapeMismatch(reason)| {
+            ConfigError::Misfit(format!("{name} cannot be used here: {reason}"))
+        })?;
+        Ok(Self {
+            shared,
+            method: Arc::new(method),
+            critics,
+            bounds,
+            frame_stack: spaces.frame_stack,
+        })
+    }
+}
+
+impl<M: Method> Algorithm for Continuous<M> {
+    fn experience(&self) -> Experience {
+        Experience::Transitions(Box::new(self.shared.replay.needs(self.frame_stack)))
+    }
+
+    fn discount(&self) -> f64 {
+        self.shared.replay.gamma
+    }
+
+    fn policy(&self, device: Device) -> Box<dyn Policy> {
+        Box::new(policy::BoundedPolicy::new(
+            Arc::clone(&self.method),
+            self.bounds.clone(),
+            self.shared.random_steps(),
+            self.frame_stack,
+            device,
+        ))
+    }
+
+    fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
+        Box::new(self.continuous_learner(seed, device))
+    }
+}
+
+impl<M: Method> Continuous<M> {
+    fn continuous_learner(&self, seed: u64, device: Device) -> learner::ContinuousLearner<M> {
+        learner::ContinuousLearner::new(
+            self.shared.clone(),
+            Arc::clone(&self.method),
+            self.critics.clone(),
+            &self.bounds,
+            seed,
+            device,
+        )
+    }
+}
+
+/// An actor that is certain, and explores by normal noise.
+#[derive(Debug)]
+pub(crate) struct Deterministic {
+    net: TanhActor,
+    layout: Arc<Layout>,
+    /// Standard deviation of the noise.
+    noise: f64,
+}
+
+impl Deterministic {
+    fn new(
+        config: &ControlNetConfig,
+        spaces: &Spaces,
+        actions: usize,
+        noise: f64,
+    ) -> Result<Self, ShapeMismatch> {
+        let mut layout = Layout::default();
+        let net = TanhActor::new(&mut layout, config, &spaces.observation, actions)?;
+        let layout = Arc::new(layout);
+        Ok(Self { net, layout, noise })
+    }
+
+    fn choose(&self, proposed: &[f32], rng: Option<&mut Rng>, action: &mut [f32]) {
+        action.copy_from_slice(proposed);
+        if let Some(rng) = rng {
+            let mut noise = vec![0.0; action.len()];
+            fill_normal(rng, &mut noise);
+            for (value, noise) in action.iter_mut().zip(noise) {
+                *value = (*value + self.noise as f32 * noise).clamp(-1.0, 1.0);
+            }
+        }
+    }
+}
+
+/// Refuses a deviation of noise that is negative or not finite.
+fn require_noise(key: &str, value: f64) -> Result<(), ConfigError> {
+    require(value.is_finite() && value >= 0.0, key, value, "0 or more")
+}

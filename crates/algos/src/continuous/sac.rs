@@ -1,0 +1,176 @@
+//! Soft actor-critic, "SAC" (Haarnoja et al. 2018, 2019): an actor that is also rewarded for
+//! entropy, two critics of which the lower one counts, and a weight of the entropy (α) that is
+//! fixed, or learned so that the entropy stays near a target.
+//!
+//! Defaults are those of Stable-Baselines3. Where we differ from others: the entropy is that of
+//! actions between −1 and 1, as in Stable-Baselines3 (CleanRL's is of actions on the environment's
+//! scale); actor and α take one step for each of the critics (CleanRL: two steps every second time).
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use starling_envs::Rng;
+use starling_nets::{
+    Kind, Layout, LogStdLimit, Params, Schedule, SquashedActor, Tensor, fill_normal,
+};
+use starling_tree::Tree;
+
+use super::temperature::TemperatureConfig;
+use super::{ActorLoss, Continuous, ContinuousConfig, Method, Nets, Noise};
+use crate::config::{ConfigError, require, require_schedule};
+use crate::{Algorithm, Spaces};
+
+/// SAC's settings beside the shared ones.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Fixed weight of the entropy (α); null learns it.
+    pub alpha: Option<f64>,
+    /// Weight of the entropy at the start, if it is learned.
+    pub initial_alpha: f64,
+    /// Entropy that a learned weight keeps to; null for minus the number of an action's numbers.
+    pub target_entropy: Option<f64>,
+    /// Learning rate of the logarithm of α, possibly a schedule.
+    pub alpha_learning_rate: Schedule,
+    /// How the logarithm of the actor's standard deviation is kept within its limits.
+    pub log_std_limit: LogStdLimit,
+    /// Smallest logarithm of the standard deviation; CleanRL has -5.
+    pub log_std_min: f64,
+    /// Largest logarithm of the standard deviation.
+    pub log_std_max: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            alpha: None,
+            initial_alpha: 1.0,
+            target_entropy: None,
+            alpha_learning_rate: Schedule::Constant(3e-4),
+            log_std_limit: LogStdLimit::Clamp,
+            log_std_min: -20.0,
+            log_std_max: 2.0,
+        }
+    }
+}
+
+/// All settings with their defaults.
+pub fn defaults() -> (ContinuousConfig, Config) {
+    (ContinuousConfig::default(), Config::default())
+}
+
+/// SAC for the spaces of an environment.
+pub fn build(
+    shared: ContinuousConfig,
+    config: Config,
+    spaces: &Spaces,
+) -> Result<Box<dyn Algorithm>, ConfigError> {
+    Ok(Box::new(make(shared, config, spaces)?))
+}
+
+pub(super) fn make(
+    shared: ContinuousConfig,
+    config: Config,
+    spaces: &Spaces,
+) -> Result<Continuous<Sac>, ConfigError> {
+    let fixed = config.alpha.unwrap_or(1.0);
+    let good = fixed.is_finite() && fixed >= 0.0;
+    require(good, "algo.alpha", fixed, "0 or more, or null")?;
+    let initial = config.initial_alpha;
+    let good = initial.is_finite() && initial > 0.0;
+    require(good, "algo.initial_alpha", initial, "above 0")?;
+    let entropy = config.target_entropy.unwrap_or(0.0);
+    let finite = entropy.is_finite();
+    require(finite, "algo.target_entropy", entropy, "a finite number")?;
+    let rate = &config.alpha_learning_rate;
+    require_schedule("algo.alpha_learning_rate", rate, 10.0)?;
+    let (low, high) = (config.log_std_min, config.log_std_max);
+    let good = (-100.0..=10.0).contains(&low);
+    require(good, "algo.log_std_min", low, "between -100 and 10")?;
+    let good = (low..=10.0).contains(&high);
+    let allowed = "between log_std_min and 10";
+    require(good, "algo.log_std_max", high, allowed)?;
+    let net = shared.net.clone();
+    Continuous::new("sac", shared, spaces, |actions| {
+        let mut layout = Layout::default();
+        let (obs, limit) = (&spaces.observation, config.log_std_limit);
+        let actor = SquashedActor::new(&mut layout, &net, obs, actions, limit, (low, high))?;
+        Ok(Sac {
+            actor,
+            layout: Arc::new(layout),
+            temperature: match config.alpha {
+                Some(alpha) => TemperatureConfig::Fixed(alpha),
+                None => TemperatureConfig::Learned {
+                    initial,
+                    target_entropy: config.target_entropy.unwrap_or(-(actions as f64)),
+                    learning_rate: config.alpha_learning_rate,
+                },
+            },
+        })
+    })
+}
+
+pub(super) struct Sac {
+    actor: SquashedActor,
+    layout: Arc<Layout>,
+    temperature: TemperatureConfig,
+}
+
+impl Method for Sac {
+    const CRITICS: usize = 2;
+    const TARGET_ACTOR: bool = false;
+    const NOISE: Noise = Noise {
+        following: true,
+        actor: true,
+    };
+
+    fn actor(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    fn temperature(&self) -> Option<TemperatureConfig> {
+        Some(self.temperature.clone())
+    }
+
+    fn propose(&self, actor: &Params, obs: &Tree<Tensor>) -> Tensor {
+        let policy = self.actor.forward(actor, obs);
+        Tensor::cat(&[policy.mean, policy.log_std], -1)
+    }
+
+    fn choose(&self, proposed: &[f32], rng: Option<&mut Rng>, action: &mut [f32]) {
+        let (mean, log_std) = proposed.split_at(action.len());
+        let mut noise = vec![0.0; action.len()];
+        if let Some(rng) = rng {
+            fill_normal(rng, &mut noise);
+        }
+        for (i, value) in action.iter_mut().enumerate() {
+            *value = (mean[i] + log_std[i].exp() * noise[i]).tanh();
+        }
+    }
+
+    fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, noise: &Tensor) -> Tensor {
+        let (actions, log_probs) = self.actor.forward(nets.next_actor, next).sample(noise);
+        let values = nets.q.forward(nets.target_critics, next, &actions);
+        soft_value(&values, &log_probs, nets.alpha)
+    }
+
+    fn actor_loss(
+        &self,
+        nets: &Nets<'_>,
+        actor: &Params,
+        obs: &Tree<Tensor>,
+        noise: &Tensor,
+    ) -> ActorLoss {
+        let (actions, log_probs) = self.actor.forward(actor, obs).sample(noise);
+        let values = nets.q.forward(nets.critics, obs, &actions);
+        ActorLoss {
+            loss: -soft_value(&values, &log_probs, nets.alpha).mean(Kind::Float),
+            log_prob: Some(log_probs.mean(Kind::Float)),
+        }
+    }
+}
+
+/// The lowest of values `[C, N]`, and the entropy of actions with log-probabilities `[N]`.
+fn soft_value(values: &Tensor, log_probs: &Tensor, alpha: &Tensor) -> Tensor {
+    values.amin([0].as_slice(), false) - alpha * log_probs
+}

@@ -1,0 +1,135 @@
+//! Twin delayed deep deterministic policy gradient, "TD3" (Fujimoto et al. 2018): DDPG with two
+//! critics of which the lower one counts, noise on the actions that follow, and an actor and target
+//! networks that move at every second update.
+//!
+//! Defaults are those of the authors' code. Where we differ: actions are random for the first
+//! 10,000 steps (the authors: 25,000).
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use starling_envs::Rng;
+use starling_nets::{Kind, Layout, Params, Tensor};
+use starling_tree::Tree;
+
+use super::{
+    ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Nets, Noise, require_noise,
+};
+use crate::config::ConfigError;
+use crate::off_policy::TargetSettings;
+use crate::{Algorithm, Spaces};
+
+/// TD3's settings beside the shared ones. Noise is measured on the scale from −1 to 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Standard deviation of the noise that is added to actions in training.
+    pub exploration_noise: f64,
+    /// Standard deviation of the noise on the actions that follow (target policy smoothing).
+    pub target_noise: f64,
+    /// Largest noise on the actions that follow.
+    pub target_noise_clip: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            exploration_noise: 0.1,
+            target_noise: 0.2,
+            target_noise_clip: 0.5,
+        }
+    }
+}
+
+/// All settings with their defaults.
+pub fn defaults() -> (ContinuousConfig, Config) {
+    let shared = ContinuousConfig::default();
+    let shared = ContinuousConfig {
+        actor_every_updates: 2,
+        target: TargetSettings {
+            target_every_updates: 2,
+            ..shared.target
+        },
+        ..shared
+    };
+    (shared, Config::default())
+}
+
+/// TD3 for the spaces of an environment.
+pub fn build(
+    shared: ContinuousConfig,
+    config: Config,
+    spaces: &Spaces,
+) -> Result<Box<dyn Algorithm>, ConfigError> {
+    Ok(Box::new(make(shared, config, spaces)?))
+}
+
+pub(super) fn make(
+    shared: ContinuousConfig,
+    config: Config,
+    spaces: &Spaces,
+) -> Result<Continuous<Td3>, ConfigError> {
+    require_noise("algo.exploration_noise", config.exploration_noise)?;
+    require_noise("algo.target_noise", config.target_noise)?;
+    require_noise("algo.target_noise_clip", config.target_noise_clip)?;
+    let net = shared.net.clone();
+    Continuous::new("td3", shared, spaces, |actions| {
+        let actor = Deterministic::new(&net, spaces, actions, config.exploration_noise)?;
+        Ok(Td3 { actor, config })
+    })
+}
+
+pub(super) struct Td3 {
+    actor: Deterministic,
+    config: Config,
+}
+
+impl Method for Td3 {
+    const CRITICS: usize = 2;
+    const TARGET_ACTOR: bool = true;
+    const NOISE: Noise = Noise {
+        following: true,
+        actor: false,
+    };
+
+    fn actor(&self) -> &Arc<Layout> {
+        &self.actor.layout
+    }
+
+    fn propose(&self, actor: &Params, obs: &Tree<Tensor>) -> Tensor {
+        self.actor.net.forward(actor, obs)
+    }
+
+    fn choose(&self, proposed: &[f32], rng: Option<&mut Rng>, action: &mut [f32]) {
+        self.actor.choose(proposed, rng, action);
+    }
+
+    fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, noise: &Tensor) -> Tensor {
+        let actions = self.actor.net.forward(nets.next_actor, next);
+        let actions = smoothed(&actions, noise, &self.config);
+        let values = nets.q.forward(nets.target_critics, next, &actions);
+        values.amin([0].as_slice(), false)
+    }
+
+    fn actor_loss(
+        &self,
+        nets: &Nets<'_>,
+        actor: &Params,
+        obs: &Tree<Tensor>,
+        _noise: &Tensor,
+    ) -> ActorLoss {
+        let actions = self.actor.net.forward(actor, obs);
+        let values = nets.q.forward_first(1, nets.critics, obs, &actions);
+        ActorLoss {
+            loss: -values.mean(Kind::Float),
+            log_prob: None,
+        }
+    }
+}
+
+/// Actions with clipped noise, within −1 and 1.
+fn smoothed(actions: &Tensor, noise: &Tensor, config: &Config) -> Tensor {
+    let most = config.target_noise_clip;
+    let noise = (noise * config.target_noise).clamp(-most, most);
+    (actions + noise).clamp(-1.0, 1.0)
+}
