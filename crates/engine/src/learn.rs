@@ -13,8 +13,8 @@ use starling_algos::{
 use starling_envs::{Rng, Rollout, stream};
 use starling_nets::{Device, pin, send};
 use starling_replay::{
-    Draw, Filled, Layout, PRIORITY, Prefetcher, RateLimiter, Replay, ReplayError, SampleId,
-    SequenceBatch, TransitionBatch,
+    Draw, Filled, GroupedDraws, Layout, PRIORITY, Prefetcher, RateLimiter, Replay, ReplayError,
+    SampleId, SequenceBatch, TransitionBatch,
 };
 use starling_tree::{Array, Tree};
 
@@ -101,15 +101,18 @@ pub(crate) struct ReplayFeed {
 
 /// What the replay draws, in buffers that are used again.
 enum Drawn {
-    Transitions(Box<TransitionBatch>),
+    Transitions(Box<TransitionBatch>, Option<GroupedDraws>),
     Sequences(Box<SequenceBatch>),
 }
 
 impl Draw for Drawn {
     fn draw(&mut self, replay: &Replay, beta: f64, rng: &mut Rng) -> Result<(), ReplayError> {
         match self {
-            Drawn::Transitions(batch) => {
-                replay.sample_into(batch, beta, rng)?;
+            Drawn::Transitions(batch, draws) => {
+                match draws {
+                    Some(draws) => replay.sample_groups_into(batch, draws, beta, rng)?,
+                    None => replay.sample_into(batch, beta, rng)?,
+                }
                 let (obs, next_obs) = (batch.obs.leaves_mut(), batch.next_obs.leaves_mut());
                 send(obs.into_iter().chain(next_obs).map(|(_, array)| array));
             }
@@ -136,7 +139,7 @@ impl Drawn {
                 let mut batch = TransitionBatch::new(layout, size);
                 pin_all(&mut batch.obs);
                 pin_all(&mut batch.next_obs);
-                Drawn::Transitions(Box::new(batch))
+                Drawn::Transitions(Box::new(batch), needs.draws.clone())
             }
             Some(_) => {
                 let mut batch = SequenceBatch::new(&needs.replay, layout, size)?;
@@ -148,14 +151,14 @@ impl Drawn {
 
     fn batch(&self) -> Batch<'_> {
         match self {
-            Drawn::Transitions(batch) => Batch::Transitions(batch),
+            Drawn::Transitions(batch, _) => Batch::Transitions(batch),
             Drawn::Sequences(batch) => Batch::Sequences(batch),
         }
     }
 
     fn ids(&self) -> &[SampleId] {
         match self {
-            Drawn::Transitions(batch) => &batch.ids,
+            Drawn::Transitions(batch, _) => &batch.ids,
             Drawn::Sequences(batch) => &batch.ids,
         }
     }
@@ -661,6 +664,40 @@ mod tests {
             rounds += 1;
         }
         assert!(rounds > 2, "something could be drawn at once");
+    }
+
+    /// Every batch is put together as the algorithm asks: half from the environments of one group,
+    /// half from those of another or of the same.
+    #[test]
+    fn an_algorithm_can_ask_for_several_draws() {
+        for threads in [0, 1] {
+            let algo = json!({"name": "dqn", "learning_starts_steps": 100, "batch_size": 8});
+            let mut pair = Pair::new("CartPole-v1", 4, algo, threads);
+            let draws = GroupedDraws {
+                groups: vec![0..1, 1..4],
+                chosen: 2,
+                rows: vec![4],
+            };
+            let feed = pair.feed();
+            for drawn in &mut feed.spare {
+                let Drawn::Transitions(_, asked) = drawn else {
+                    panic!("DQN learns from transitions");
+                };
+                *asked = Some(draws.clone());
+            }
+            for _ in 0..40 {
+                pair.round();
+            }
+            pair.pupil.settle(PROGRESS).unwrap();
+            assert!(pair.pupil.updates > 0);
+            let feed = pair.feed();
+            let rows = feed.replay.config().rows_per_stream(4);
+            for drawn in &feed.spare {
+                let groups: Vec<bool> = drawn.ids().iter().map(|id| id.slot / rows > 0).collect();
+                assert!(groups[..4].iter().all(|group| *group == groups[0]));
+                assert!(groups[4..].iter().all(|group| *group == groups[4]));
+            }
+        }
     }
 
     /// In rounds the ratio holds however many updates a round owes.
