@@ -83,6 +83,11 @@ impl ReplayNeeds {
 /// found out over a trial of several episodes. The policy itself begins a new trial.
 pub const TRIAL: &str = "trial";
 
+/// Whether a leaf of a policy's state, by its dotted path, is of the part called [`TRIAL`].
+pub fn survives_episode(path: &str) -> bool {
+    path.split('.').next() == Some(TRIAL)
+}
+
 /// One actor's side of an algorithm: chooses actions for a batch of environments.
 pub trait Policy: Send {
     /// What it records with each action, for the learner. A record called `priority`, one `f32`
@@ -135,7 +140,8 @@ pub struct Acting<'a> {
     pub total_envs: usize,
     /// One random stream per environment of the batch.
     pub rngs: &'a mut [Rng],
-    /// The policy's memory, `[B, ..]`, zero where an episode begins; the policy updates it.
+    /// The policy's memory, `[B, ..]`; the policy updates it. Where an episode begins it is zero,
+    /// but for the part called [`TRIAL`].
     pub state: &'a mut Tree<Array>,
 }
 

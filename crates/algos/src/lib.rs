@@ -39,7 +39,7 @@ mod value_based;
 
 pub use algorithm::{
     Acting, Algorithm, Batch, Experience, LearnError, Learner, Part, Policy, Progress, ReplayNeeds,
-    Report, Saved, Spaces, Started, TRIAL,
+    Report, Saved, Spaces, Started, TRIAL, survives_episode,
 };
 pub use config::{ConfigError, parse_config, require};
 pub use continuous::ContinuousConfig;

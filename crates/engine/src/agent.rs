@@ -7,7 +7,8 @@ use starling_envs::{Action, Rng, Rollout, Space, stream};
 use starling_record::{Checkpoint, RunFolder, checkpoint};
 use starling_tree::{Array, Tree};
 
-use crate::{EngineError, RunConfig, is_needed_to_act, policy_of_checkpoint};
+use crate::run::evaluate::policy_of_checkpoint;
+use crate::{EngineError, RunConfig, is_needed_to_act};
 
 /// A trained policy with its memory: give it observations, take its actions.
 ///

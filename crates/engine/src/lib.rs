@@ -25,8 +25,6 @@ pub use run::config::{
     CheckpointConfig, EvalConfig, Mode, OnActorLoss, OnEnvError, RunConfig, Settings,
     merge as merge_settings,
 };
-pub use run::evaluate::{
-    Episodes, Evaluation, evaluate, evaluate_checkpoint, policy_of_checkpoint,
-};
+pub use run::evaluate::{Episodes, Evaluation, evaluate, evaluate_checkpoint};
 pub use run::watch::{Outcome, Reason, Status, Watcher};
 pub use save::moment::is_needed_to_act;

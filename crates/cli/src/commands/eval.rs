@@ -5,9 +5,7 @@ use std::process::ExitCode;
 
 use super::numbers::{at_least_one, whole};
 use super::play::{Played, Player};
-use crate::engine::{
-    Episodes, RunConfig, evaluate_checkpoint, is_needed_to_act, policy_of_checkpoint,
-};
+use crate::engine::{Agent, Episodes, RunConfig, evaluate_checkpoint, is_needed_to_act};
 use crate::record::{Checkpoint, RunFolder, Summary, checkpoint, scores_of};
 use crate::saber;
 
@@ -174,9 +172,9 @@ fn film(
 ) -> anyhow::Result<Played> {
     let spec = config.env_spec()?;
     let options = (spec.for_evaluation)(&config.env);
-    let policy = policy_of_checkpoint(config, chosen)?;
+    let agent = Agent::new(config, chosen)?;
     let roles = ["eval", "eval-policy"];
-    let mut player = Player::new(spec, &options, Some(policy), roles, seed)?;
+    let mut player = Player::new(spec, &options, Some(agent), roles, seed)?;
     player.film(path, most, |_, _| Ok(()))
 }
 

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::algos::{Acting, Part, Policy};
-use crate::engine::{RunConfig, is_needed_to_act, policy_of_checkpoint};
-use crate::envs::{Action, Env, EnvOptions, EnvSpec, ObsMut, Rng, Rollout, Space, Step, stream};
+use anyhow::Context as _;
+
+use crate::engine::{Agent, RunConfig, is_needed_to_act};
+use crate::envs::{Action, Env, EnvOptions, EnvSpec, ObsMut, Rng, Space, Step, stream};
 use crate::record::{RunFolder, checkpoint};
 use crate::tree::{Array, Tree};
 
@@ -48,16 +49,16 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let what = args.what.as_deref().unwrap_or_default();
     let run = args.run.or_else(|| is_run(what).then(|| what.into()));
-    let (spec, options, policy) = match run {
+    let (spec, options, agent) = match run {
         Some(run) => {
             if !args.options.is_empty() {
                 let text = "an agent is shown in the environment that it was trained in: give no \
                             settings with a run";
                 return Err(Usage(text.into()).into());
             }
-            let (config, policy) = agent(&run)?;
+            let (config, agent) = agent(&run)?;
             let spec = config.env_spec()?;
-            (spec, (spec.for_evaluation)(&config.env), Some(policy))
+            (spec, (spec.for_evaluation)(&config.env), Some(agent))
         }
         None => {
             let spec = crate::envs::registry::find(what)?;
@@ -65,7 +66,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     super::roms::ensure(spec.id)?;
-    let mut player = Player::new(spec, &options, policy, ["play", "play-policy"], args.seed)?;
+    let mut player = Player::new(spec, &options, agent, ["play", "play-policy"], args.seed)?;
     let path = args.gif.unwrap_or_else(|| file_name(spec.id));
     let mut stage = match !args.quiet && std::io::stdout().is_terminal() {
         true => Some(Terminal::new(player.env.render_fps())),
@@ -89,13 +90,13 @@ fn is_run(what: &str) -> bool {
 }
 
 /// The settings and the latest agent of a run.
-fn agent(run: &Path) -> anyhow::Result<(RunConfig, Box<dyn Policy>)> {
+fn agent(run: &Path) -> anyhow::Result<(RunConfig, Agent)> {
     let folder = RunFolder::open(run)?;
     let mut config = crate::read_config(&folder, None)?;
     super::bf16::ensure(&mut config)?;
     let (latest, _) = checkpoint::latest_with(&folder.checkpoints_path(), is_needed_to_act)?;
-    let policy = policy_of_checkpoint(&config, &latest)?;
-    Ok((config, policy))
+    let agent = Agent::new(&config, &latest)?;
+    Ok((config, agent))
 }
 
 /// `ALE/Pong-v5` becomes `ALE-Pong-v5.gif`.
@@ -120,42 +121,51 @@ impl std::fmt::Display for Played {
 /// One environment, and who chooses its actions.
 pub(super) struct Player {
     env: Box<dyn Env>,
-    policy: Option<Box<dyn Policy>>,
-    state: Tree<Array>,
-    rollout: Rollout,
+    chooser: Chooser,
     rng: Rng,
-    choices: [Rng; 1],
     space: Space,
+    seen: Tree<Array>,
+    legal: Option<Vec<u8>>,
+}
+
+enum Chooser {
+    Agent(Box<Agent>),
+    Random { rng: Rng, action: Array },
 }
 
 impl Player {
-    /// Plays with a policy, or with random actions. `roles` name the random streams of the
+    /// Plays with an agent, or with random actions. `roles` name the random streams of the
     /// environment and of the actions.
     pub(super) fn new(
         spec: &EnvSpec,
         options: &EnvOptions,
-        policy: Option<Box<dyn Policy>>,
+        agent: Option<Agent>,
         roles: [&str; 2],
         seed: u64,
     ) -> anyhow::Result<Self> {
         let env = spec.make(options)?;
         let space = env.action_space();
-        let legal = match &space {
-            Space::Discrete { n } if env.masks_actions() => Some(*n),
-            _ => None,
-        };
-        let (records, state) = match &policy {
-            Some(policy) => (policy.records(), policy.state()),
-            None => (Tree::empty(), Tree::empty()),
-        };
-        let observation = env.observation_space();
         let [env_role, action_role] = roles;
+        let choices = stream(seed, action_role, 0);
         Ok(Self {
-            rollout: Rollout::new(1, 1, &observation, &space, legal, &records, &state),
-            state: Tree::zeros(&state, &[1]),
-            policy,
+            chooser: match agent {
+                Some(agent) => Chooser::Agent(Box::new(agent.with_rng(choices))),
+                None => {
+                    let spec = space.spec();
+                    let spec = spec.leaf().context("actions with named parts")?;
+                    let shape: Vec<usize> = [1].iter().chain(&spec.shape).copied().collect();
+                    Chooser::Random {
+                        rng: choices,
+                        action: Array::zeros(spec.dtype, &shape),
+                    }
+                }
+            },
+            legal: match &space {
+                Space::Discrete { n } if env.masks_actions() => Some(vec![1; *n]),
+                _ => None,
+            },
+            seen: Tree::zeros(&env.observation_space().spec(), &[]),
             rng: stream(seed, env_role, 0),
-            choices: [stream(seed, action_role, 0)],
             space,
             env,
         })
@@ -169,7 +179,7 @@ impl Player {
         most: u64,
         mut shown: impl FnMut(&crate::envs::render::Picture, Played) -> anyhow::Result<()>,
     ) -> anyhow::Result<Played> {
-        let obs = ObsMut::at(&mut self.rollout.obs, &[0, 0]);
+        let obs = ObsMut::at(&mut self.seen, &[]);
         self.env.reset(&mut self.rng, obs)?;
         let first = self.env.render()?;
         let mut film = Film::create(path, &first, self.env.render_fps())?;
@@ -192,43 +202,22 @@ impl Player {
 
     /// One step of the episode.
     fn step(&mut self) -> anyhow::Result<Step> {
-        let rollout = &mut self.rollout;
-        if let Some(legal) = &mut rollout.legal {
-            self.env.legal_actions(legal.at_mut(&[0, 0]).as_mut_slice());
+        if let Some(legal) = &mut self.legal {
+            self.env.legal_actions(legal);
         }
-        let mut acting = Acting {
-            explore: false,
-            env_steps: 0,
-            first_env: 0,
-            total_envs: 1,
-            rngs: &mut self.choices,
-            state: &mut self.state,
+        let legal = self.legal.as_deref();
+        let action = match &mut self.chooser {
+            Chooser::Agent(agent) => agent.act_legally(&self.seen, legal)?,
+            Chooser::Random { rng, action } => {
+                self.space.sample(rng, legal, action.at_mut(&[0]));
+                Action::at(&self.space, action, &[0])
+            }
         };
-        rollout.state.clone_from(acting.state);
-        match &mut self.policy {
-            Some(policy) => policy.act(0, rollout, acting.reborrow()),
-            None => {
-                let legal = rollout.legal.as_ref().map(|legal| legal.at(&[0, 0]));
-                let legal = legal.map(|legal| legal.as_slice::<u8>());
-                let action = rollout.actions.at_mut(&[0, 0]);
-                self.space.sample(&mut acting.rngs[0], legal, action);
-            }
-        }
-        let action = Action::at(&self.space, &rollout.actions, &[0, 0]);
-        let obs = ObsMut::at(&mut rollout.obs, &[1, 0]);
+        let obs = ObsMut::at(&mut self.seen, &[]);
         let step = self.env.step(action, &mut self.rng, obs)?;
-        rollout.rewards.as_mut_slice::<f32>()[0] = step.reward;
-        rollout.terminated.as_mut_slice::<u8>()[0] = u8::from(step.terminated);
-        rollout.truncated.as_mut_slice::<u8>()[0] = u8::from(step.truncated);
-        if step.done() {
-            for (_, memory) in acting.state.leaves_mut() {
-                memory.bytes_mut().fill(0);
-            }
+        if let Chooser::Agent(agent) = &mut self.chooser {
+            agent.rewarded(step.reward);
         }
-        if let Some(policy) = &mut self.policy {
-            policy.finish(0, &mut [Part { rollout, acting }]);
-        }
-        self.rollout.carry_over();
         Ok(step)
     }
 }

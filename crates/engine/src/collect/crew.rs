@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
-use starling_algos::{Acting, Algorithm, Experience, Part};
+use starling_algos::{Acting, Algorithm, Experience, Part, survives_episode};
 use starling_envs::{
     EnvError, EnvOptions, EnvSpec, Episode, Pulse, RestartBudget, Rng, Rollout, VecEnv,
     VecSnapshot, stream,
@@ -191,7 +191,7 @@ impl Crew {
     pub(crate) fn step(&mut self, t: usize) -> Result<(), EnvError> {
         self.envs.step(t, &mut self.rollout)?;
         self.note_restarts();
-        self.forget_ended(t);
+        forget_ended(&mut self.state, &self.rollout, t);
         Ok(())
     }
 
@@ -210,22 +210,6 @@ impl Crew {
         for restart in self.envs.restarts() {
             tracing::warn!("environment failed; restarting it: {}", restart.cause);
             self.restarted.push(restart.env);
-        }
-    }
-
-    /// The policy's memory is zero where an episode begins.
-    fn forget_ended(&mut self, t: usize) {
-        if self.state.is_empty() {
-            return;
-        }
-        let rollout = &self.rollout;
-        let (terminated, truncated) = (rollout.terminated.at(&[t]), rollout.truncated.at(&[t]));
-        for (_, array) in self.state.leaves_mut() {
-            for b in 0..rollout.envs() {
-                if terminated.bytes[b] != 0 || truncated.bytes[b] != 0 {
-                    array.at_mut(&[b]).bytes.fill(0);
-                }
-            }
         }
     }
 
@@ -350,9 +334,55 @@ pub(super) fn policy_rngs(seed: u64, place: Place) -> Vec<Rng> {
     indices.map(|i| stream(seed, "policy", i as u64)).collect()
 }
 
+/// The policy's memory is zero where an episode begins, but for what it keeps over a trial.
+fn forget_ended(state: &mut Tree<Array>, rollout: &Rollout, t: usize) {
+    if state.is_empty() {
+        return;
+    }
+    let (terminated, truncated) = (rollout.terminated.at(&[t]), rollout.truncated.at(&[t]));
+    let state = state.leaves_mut().into_iter();
+    for (_, array) in state.filter(|(path, _)| !survives_episode(path)) {
+        for b in 0..rollout.envs() {
+            if terminated.bytes[b] != 0 || truncated.bytes[b] != 0 {
+                array.at_mut(&[b]).bytes.fill(0);
+            }
+        }
+    }
+}
+
 fn copy_row(array: &mut Array, from: usize, to: usize) {
     let row = array.at(&[0]).bytes.len();
     array
         .bytes_mut()
         .copy_within(from * row..(from + 1) * row, to * row);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_algos::TRIAL;
+    use starling_envs::Space;
+    use starling_tree::DType;
+
+    /// Of two environments the second ends its episode: its memory becomes zero, but for the part
+    /// of its trial.
+    #[test]
+    fn what_is_known_of_a_trial_survives_an_episode() {
+        let leaf = || Tree::Leaf(Array::from_slice(&[5f32, 7.0], &[2]));
+        let mut state = Tree::node([
+            ("hidden", leaf()),
+            (TRIAL, Tree::node([("task", leaf())])),
+            ("trials", leaf()),
+        ]);
+        let (none, space) = (Tree::empty(), Space::Discrete { n: 2 });
+        let mut rollout = Rollout::new(1, 2, &space, &space, None, &none, &none);
+        rollout.truncated.at_mut(&[0, 1]).write(&[1u8]);
+        forget_ended(&mut state, &rollout, 0);
+        let left = state.map(|array| array.as_slice::<f32>().to_vec());
+        let left: Vec<_> = left.leaves().into_iter().map(|(_, row)| row[1]).collect();
+        assert_eq!(left, [0.0, 7.0, 0.0]);
+        assert!(state.leaves().iter().all(|(_, array)| {
+            array.dtype() == DType::F32 && array.as_slice::<f32>()[0] == 5.0
+        }));
+    }
 }

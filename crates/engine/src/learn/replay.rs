@@ -8,8 +8,8 @@ use starling_algos::{Algorithm, Batch, ReplayNeeds, Spaces};
 use starling_envs::{Rng, Rollout, stream};
 use starling_nets::{Device, pin, send};
 use starling_replay::{
-    Draw, Filled, Layout, Prefetcher, RateLimiter, Replay, ReplayError, SampleId, SequenceBatch,
-    TransitionBatch,
+    Draw, Filled, GroupedDraws, Layout, Prefetcher, RateLimiter, Replay, ReplayError, SampleId,
+    SequenceBatch, TransitionBatch,
 };
 use starling_tree::{Array, Tree};
 
@@ -42,15 +42,18 @@ pub(crate) struct ReplayFeed {
 
 /// What the replay draws, in buffers that are used again.
 pub(super) enum Drawn {
-    Transitions(Box<TransitionBatch>),
+    Transitions(Box<TransitionBatch>, Option<GroupedDraws>),
     Sequences(Box<SequenceBatch>),
 }
 
 impl Draw for Drawn {
     fn draw(&mut self, replay: &Replay, beta: f64, rng: &mut Rng) -> Result<(), ReplayError> {
         match self {
-            Drawn::Transitions(batch) => {
-                replay.sample_into(batch, beta, rng)?;
+            Drawn::Transitions(batch, draws) => {
+                match draws {
+                    Some(draws) => replay.sample_groups_into(batch, draws, beta, rng)?,
+                    None => replay.sample_into(batch, beta, rng)?,
+                }
                 let (obs, next_obs) = (batch.obs.leaves_mut(), batch.next_obs.leaves_mut());
                 send(obs.into_iter().chain(next_obs).map(|(_, array)| array));
             }
@@ -77,7 +80,7 @@ impl Drawn {
                 let mut batch = TransitionBatch::new(layout, size);
                 pin_all(&mut batch.obs);
                 pin_all(&mut batch.next_obs);
-                Drawn::Transitions(Box::new(batch))
+                Drawn::Transitions(Box::new(batch), needs.draws.clone())
             }
             Some(_) => {
                 let mut batch = SequenceBatch::new(&needs.replay, layout, size)?;
@@ -89,14 +92,14 @@ impl Drawn {
 
     pub(super) fn batch(&self) -> Batch<'_> {
         match self {
-            Drawn::Transitions(batch) => Batch::Transitions(batch),
+            Drawn::Transitions(batch, _) => Batch::Transitions(batch),
             Drawn::Sequences(batch) => Batch::Sequences(batch),
         }
     }
 
     pub(super) fn ids(&self) -> &[SampleId] {
         match self {
-            Drawn::Transitions(batch) => &batch.ids,
+            Drawn::Transitions(batch, _) => &batch.ids,
             Drawn::Sequences(batch) => &batch.ids,
         }
     }

@@ -1,7 +1,7 @@
 //! The learner with its feed, and an actor that collects for it.
 
 use serde_json::json;
-use starling_replay::{Prefetcher, TransitionBatch};
+use starling_replay::{GroupedDraws, Prefetcher, TransitionBatch};
 
 use super::*;
 use crate::link::Weights;
@@ -137,6 +137,40 @@ fn limiter_and_empty_replay_do_not_hold_each_other() {
         rounds += 1;
     }
     assert!(rounds > 2, "something could be drawn at once");
+}
+
+/// Every batch is put together as the algorithm asks: half from the environments of one group,
+/// half from those of another or of the same.
+#[test]
+fn an_algorithm_can_ask_for_several_draws() {
+    for threads in [0, 1] {
+        let algo = json!({"name": "dqn", "learning_starts_steps": 100, "batch_size": 8});
+        let mut pair = Pair::new("CartPole-v1", 4, algo, threads);
+        let draws = GroupedDraws {
+            groups: vec![0..1, 1..4],
+            chosen: 2,
+            rows: vec![4],
+        };
+        let feed = pair.feed();
+        for drawn in &mut feed.spare {
+            let Drawn::Transitions(_, asked) = drawn else {
+                panic!("DQN learns from transitions");
+            };
+            *asked = Some(draws.clone());
+        }
+        for _ in 0..40 {
+            pair.round();
+        }
+        pair.learning.settle(PROGRESS).unwrap();
+        assert!(pair.learning.updates > 0);
+        let feed = pair.feed();
+        let rows = feed.replay.config().rows_per_stream(4);
+        for drawn in &feed.spare {
+            let groups: Vec<bool> = drawn.ids().iter().map(|id| id.slot / rows > 0).collect();
+            assert!(groups[..4].iter().all(|group| *group == groups[0]));
+            assert!(groups[4..].iter().all(|group| *group == groups[4]));
+        }
+    }
 }
 
 /// In rounds the ratio holds however many updates a round owes.

@@ -170,7 +170,7 @@ pub fn evaluate_checkpoint(
 }
 
 /// The policy of a checkpoint, ready to act.
-pub fn policy_of_checkpoint(
+pub(crate) fn policy_of_checkpoint(
     config: &RunConfig,
     checkpoint: &Checkpoint,
 ) -> Result<Box<dyn Policy>, EngineError> {

@@ -1,4 +1,4 @@
-//! Does every algorithm learn a game on the device?
+//! Does every algorithm learn a task on the device?
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -8,53 +8,70 @@ use std::time::Instant;
 use anyhow::Context as _;
 use starling_record::{Ending, Run, RunFolder, Source, find_runs};
 
-/// A random policy brings 0.4 points a game.
-const GAME: &str = "MinAtar/Breakout-v1";
-const GOAL: f64 = 2.0;
+use crate::settings::{Request, resolve};
 
-/// Steps in which the goal has to be reached.
-const STEPS: &str = "400000";
+/// A task, the mean return of 100 episodes that is wanted, and the steps in which it has to be
+/// reached. A random policy brings 0.4 and −1200.
+struct Task {
+    env: &'static str,
+    goal: f64,
+    steps: u64,
+}
 
-/// Trains each algorithm with its preset until the mean return of 100 games reaches the goal, some
-/// of them at once. Returns those that did not get there.
+const DISCRETE: Task = Task {
+    env: "MinAtar/Breakout-v1",
+    goal: 2.0,
+    steps: 400_000,
+};
+
+const CONTINUOUS: Task = Task {
+    env: "Pendulum-v1",
+    goal: -500.0,
+    steps: 100_000,
+};
+
+/// Whether an algorithm's actions are choices, not numbers.
+pub(super) fn is_discrete(algo: &str) -> bool {
+    let mut request = Request::new(DISCRETE.env);
+    request.algo = Some(algo.to_owned());
+    request.preset = Some("none".to_owned());
+    resolve(&request).is_ok()
+}
+
+/// Trains each algorithm with its preset until it reaches the goal, some of them at once. Returns
+/// those that did not get there.
 pub(super) fn check(algos: &[&'static str], device: &str) -> anyhow::Result<Vec<String>> {
     let program = std::env::current_exe().context("this program's own path")?;
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let at_once = (cores / 4).max(1);
-    say!("\n{GAME}: mean return of 100 games, wanted {GOAL} within {STEPS} steps");
+    say!("\nlearning, until the mean return of 100 episodes reaches the goal");
     say!(
-        "{:<16} {:>8} {:>9} {:>9}",
+        "{:<16} {:<20} {:>8} {:>8} {:>9} {:>8}",
         "algorithm",
+        "task",
+        "goal",
         "return",
         "steps",
         "seconds"
     );
-    let todo = Mutex::new(algos.iter());
     let failed = Mutex::new(Vec::new());
-    let work = || -> anyhow::Result<()> {
-        while let Some(algo) = todo.lock().ok().and_then(|mut todo| todo.next()) {
-            let learned = train(program.as_os_str(), algo, device)?;
-            let verdict = if learned.reached { "" } else { "  NOT LEARNED" };
-            say!(
-                "{algo:<16} {:>8.2} {:>9} {:>9.0}{verdict}",
-                learned.mean_return,
-                learned.steps,
-                learned.seconds
-            );
-            if let (false, Ok(mut failed)) = (learned.reached, failed.lock()) {
-                failed.push((*algo).to_owned());
-            }
+    super::at_once(algos, 4, |algo| {
+        let task = match is_discrete(algo) {
+            true => &DISCRETE,
+            false => &CONTINUOUS,
+        };
+        let learned = train(program.as_os_str(), algo, task, device)?;
+        let verdict = if learned.reached { "" } else { "  NOT LEARNED" };
+        say!(
+            "{algo:<16} {:<20} {:>8} {:>8.2} {:>9} {:>8.0}{verdict}",
+            task.env,
+            task.goal,
+            learned.mean_return,
+            learned.steps,
+            learned.seconds
+        );
+        if let (false, Ok(mut failed)) = (learned.reached, failed.lock()) {
+            failed.push((*algo).to_owned());
         }
         Ok(())
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
-        for thread in threads {
-            thread
-                .join()
-                .map_err(|_| anyhow::anyhow!("a thread of the test panicked"))??;
-        }
-        Ok::<(), anyhow::Error>(())
     })?;
     Ok(failed.into_inner().unwrap_or_default())
 }
@@ -67,14 +84,14 @@ struct Learned {
 }
 
 /// Trains in a process of its own: a device that fails takes only that one with it.
-fn train(program: &OsStr, algo: &str, device: &str) -> anyhow::Result<Learned> {
+fn train(program: &OsStr, algo: &str, task: &Task, device: &str) -> anyhow::Result<Learned> {
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let began = Instant::now();
     let output = Command::new(program)
-        .args(["train", GAME, "--algo", algo, "--device", device])
-        .args(["--steps", STEPS, "--quiet", "--runs"])
+        .args(["train", task.env, "--algo", algo, "--device", device])
+        .args(["--steps", &task.steps.to_string(), "--quiet", "--runs"])
         .arg(folder.path())
-        .args([format!("stop_at_return={GOAL}"), "seed=1".to_owned()])
+        .args([format!("stop_at_return={}", task.goal), "seed=1".to_owned()])
         .args(["log_every_steps=10000", "checkpoint.every_steps=0"])
         .output()
         .context("this program could not be started")?;
@@ -88,7 +105,7 @@ fn train(program: &OsStr, algo: &str, device: &str) -> anyhow::Result<Learned> {
     let last = |column: &str| run.last(column).unwrap_or(f64::NAN);
     let mean_return = last("ReturnAverage");
     Ok(Learned {
-        reached: matches!(run.ending, Ending::Stopped(_)) || mean_return >= GOAL,
+        reached: matches!(run.ending, Ending::Stopped(_)) || mean_return >= task.goal,
         mean_return,
         steps: last(starling_record::STEP_COLUMN) as u64,
         seconds: began.elapsed().as_secs_f64(),

@@ -3,6 +3,7 @@
 mod learning;
 
 use std::process::ExitCode;
+use std::sync::Mutex;
 
 use anyhow::{Context as _, bail};
 use starling_nets::{Device, DeviceChoice};
@@ -90,11 +91,11 @@ fn compare_all(part: &str, device: Device) -> anyhow::Result<Vec<String>> {
         "actions",
         "records"
     );
-    let (mut failed, mut count) = (Vec::new(), 0);
-    for case in cases().filter(|case| case.algo.contains(part)) {
-        let task = task_name(&case);
-        let compared =
-            compare(&case, device).with_context(|| format!("{} on {task}", case.algo))?;
+    let cases: Vec<Case> = cases().filter(|case| case.algo.contains(part)).collect();
+    let failed = Mutex::new(Vec::new());
+    at_once(&cases, 2, |case| {
+        let task = task_name(case);
+        let compared = compare(case, device).with_context(|| format!("{} on {task}", case.algo))?;
         let verdict = if compared.agrees() { "" } else { "  DIFFERS" };
         say!(
             "{:<16} {:<35} {:>8.5} {:>8.5} {:>8.5} {:>8.5} {:>8.5}{verdict}",
@@ -106,22 +107,52 @@ fn compare_all(part: &str, device: Device) -> anyhow::Result<Vec<String>> {
             compared.actions,
             compared.records
         );
-        count += 1;
-        if !compared.agrees() {
+        if let (false, Ok(mut failed)) = (compared.agrees(), failed.lock()) {
             failed.push(format!("{} on {task}", case.algo));
         }
-    }
-    let agree = count - failed.len();
+        Ok(())
+    })?;
+    let failed = failed.into_inner().unwrap_or_default();
+    let (count, agree) = (cases.len(), cases.len() - failed.len());
     say!("{agree} of {count} agree after {UPDATES} updates each");
     Ok(failed)
 }
 
-/// Every algorithm on MinAtar; policy gradients also with a memory, with continuous actions and
+/// Does some work for each of the items, with a thread for every `cores` cores.
+fn at_once<T: Sync>(
+    items: &[T],
+    cores: usize,
+    work: impl Fn(&T) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    let all = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let todo = Mutex::new(items.iter());
+    let next = || todo.lock().ok().and_then(|mut todo| todo.next());
+    let work = || -> anyhow::Result<()> {
+        while let Some(item) = next() {
+            work(item)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads = (0..(all / cores).max(1)).map(|_| scope.spawn(work));
+        let threads: Vec<_> = threads.collect();
+        for thread in threads {
+            let done = thread.join();
+            done.map_err(|_| anyhow::anyhow!("a thread of the test panicked"))??;
+        }
+        Ok(())
+    })
+}
+
+/// Every algorithm on MinAtar, or on Pendulum if its actions are continuous; policy gradients also with a memory, with continuous actions and
 /// with normalised observations; some on Atari, whose frames are stacked on the device.
 fn cases() -> impl Iterator<Item = Case> {
     let plain = crate::algos::registry::all().into_iter().map(|spec| Case {
         algo: spec.name,
-        env: "MinAtar/Breakout-v1",
+        env: match learning::is_discrete(spec.name) {
+            true => "MinAtar/Breakout-v1",
+            false => "Pendulum-v1",
+        },
         settings: &[],
     });
     let policies = ["a2c", "ppo", "appo", "impala"];
