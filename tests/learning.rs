@@ -5,8 +5,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
+use starling::engine::Evaluation;
 use starling::settings::{Request, resolve};
-use starling::{Outcome, Reason};
+use starling::{Outcome, Reason, Status, Watcher};
 
 fn train(env: &str, algo: &str, overrides: &[&str]) -> Outcome {
     let mut request = Request::new(env);
@@ -200,4 +201,49 @@ fn ppo_solves_the_continuous_mountain_car() {
 fn recurrent_ppo_solves_the_t_maze() {
     let outcome = train("TMaze-v0", "ppo", &[]);
     assert_eq!(outcome.reason, Reason::Solved, "{:?}", outcome.status);
+}
+
+/// Remembers the mean return of the last evaluation.
+#[derive(Default)]
+struct LastEvaluation(Option<f64>);
+
+impl Watcher for LastEvaluation {
+    fn evaluated(&mut self, _: &Status, evaluation: &Evaluation) {
+        self.0 = Some(evaluation.mean());
+    }
+}
+
+/// Who does nothing or acts at random scores about −1,200, a good agent about −150.
+fn swings_the_pendulum_up(algo: &str) {
+    let mut request = Request::new("Pendulum-v1");
+    request.algo = Some(algo.to_owned());
+    let overrides = [
+        "steps=8000",
+        "eval.every_steps=8000",
+        "eval.episodes=20",
+        "algo.batch_size=128",
+        "algo.replay_ratio=128",
+    ];
+    request.overrides = overrides.map(str::to_owned).to_vec();
+    let config = resolve(&request).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let mut last = LastEvaluation::default();
+    starling::train(config, root.path(), "test", &mut last).unwrap();
+    let mean = last.0.unwrap();
+    assert!(mean > -400.0, "{algo}: {mean}");
+}
+
+#[test]
+fn sac_swings_the_pendulum_up() {
+    swings_the_pendulum_up("sac");
+}
+
+#[test]
+fn td3_swings_the_pendulum_up() {
+    swings_the_pendulum_up("td3");
+}
+
+#[test]
+fn ddpg_swings_the_pendulum_up() {
+    swings_the_pendulum_up("ddpg");
 }

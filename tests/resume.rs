@@ -250,6 +250,24 @@ fn apex_rainbow_iqn() {
     same_in_one_go_and_in_two("CartPole-v1", "apex-rainbow-iqn", &overrides);
 }
 
+/// Several networks and optimisers, and random numbers of the learner.
+#[test]
+fn sac() {
+    let overrides = [&FEW_UPDATES[..], &["envs=2", "algo.actor_every_updates=3"]].concat();
+    same_in_one_go_and_in_two("Pendulum-v1", "sac", &overrides);
+}
+
+#[test]
+fn td3() {
+    let overrides = [&FEW_UPDATES[..], &["algo.priority={alpha: 0.6}"]].concat();
+    same_in_one_go_and_in_two("Pendulum-v1", "td3", &overrides);
+}
+
+#[test]
+fn ddpg() {
+    same_in_one_go_and_in_two("Pendulum-v1", "ddpg", &FEW_UPDATES);
+}
+
 /// What is tested is that both runs are the same, not that they learn.
 const FEW_UPDATES: [&str; 3] = [
     "algo.replay_ratio=1",

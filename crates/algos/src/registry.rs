@@ -23,8 +23,10 @@ pub struct AlgoSpec {
     /// Where it comes from.
     pub paper: &'static str,
     defaults: Box<dyn Fn() -> Value + Send + Sync>,
-    build: Box<dyn Fn(&Value, &Spaces) -> Built + Send + Sync>,
+    build: Box<Build>,
 }
+
+type Build = dyn Fn(&Value, &Spaces) -> Built + Send + Sync;
 
 /// An algorithm, or what is wrong with its settings.
 pub type Built = Result<Box<dyn Algorithm>, ConfigError>;
