@@ -53,7 +53,7 @@ pub(super) fn check(algos: &[&'static str], device: &str) -> anyhow::Result<Vec<
         "seconds"
     );
     let failed = Mutex::new(Vec::new());
-    super::at_once(algos, 4, |algo| {
+    super::at_once(algos, 2, |algo| {
         let task = match is_discrete(algo) {
             true => &DISCRETE,
             false => &CONTINUOUS,
