@@ -59,7 +59,7 @@ fn copy(folder: &Path) {
 }
 
 #[test]
-fn a_program_outside_the_checkout_trains_its_own_environment_with_settings() {
+fn a_program_outside_the_checkout_has_an_environment_and_an_algorithm_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     copy(folder);
@@ -124,6 +124,27 @@ fn a_program_outside_the_checkout_trains_its_own_environment_with_settings() {
             .unwrap()
             .starts_with(b"GIF89a")
     );
+
+    let cart_pole = [
+        "train",
+        "CartPole-v1",
+        "--algo",
+        "reinforce",
+        "--steps",
+        "60000",
+        "--name",
+        "learns",
+        "envs=8",
+        "seed=1",
+    ];
+    successful(run(&cart_pole));
+    let runs = folder.join("runs/CartPole-v1/reinforce");
+    let trained = std::fs::read_dir(runs).unwrap().next().unwrap().unwrap();
+    let trained = trained.path();
+    let report = successful(run(&["eval", trained.to_str().unwrap(), "--json"]));
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    // Random actions last for 22 steps.
+    assert!(report["return_mean"].as_f64().unwrap() > 100.0, "{report}");
 
     let unknown = run(&["train", "Ice-v0", "env.sides=4"]);
     assert_eq!(unknown.status.code(), Some(2));

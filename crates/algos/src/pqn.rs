@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use starling_envs::Rollout;
 use starling_nets::{
     Device, Kind, OptimizerConfig, Params, QNetConfig, Recorded, Reducer, Schedule, Snapshot,
-    Staging, Tensor, array_of, no_grad, own_stream, tensor_of,
+    Staging, Tensor, array_of, no_grad, own_stream, tensor_of, unrecorded,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
@@ -324,7 +324,7 @@ impl Learner for PqnLearner {
         let place = place.filter(|place| place.columns.fits(rollouts));
         let mut place = place.unwrap_or_else(|| Place::new(rollouts, device));
         place.columns.load(rollouts);
-        let targets = self.targets(rollouts, &place.columns);
+        let targets = unrecorded(device, || self.targets(rollouts, &place.columns));
         let rows = targets.len();
         place.targets.load(&Array::from_slice(&targets, &[rows]));
 

@@ -243,9 +243,14 @@ fn unknown(key: &str, nearest: &[String], available: &[String], env: &str, algo:
             "{env} has no setting called '{key}'; it has: {}",
             available.join(", ")
         ),
-        _ => format!(
+        (_, []) => format!(
             "there is no setting called '{key}'; did you mean {}?",
             nearest.join(" or ")
+        ),
+        _ => format!(
+            "there is no setting called '{key}'; did you mean {}? Available: {}",
+            nearest.join(" or "),
+            available.join(", ")
         ),
     }
 }

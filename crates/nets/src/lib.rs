@@ -55,7 +55,7 @@ pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind};
 pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use q_network::{QHead, QNetConfig, QNetwork, QuantileEmbedding, number_of_actions};
 pub use q_of_action::{ControlNetConfig, QofAction};
-pub use recorded::Recorded;
+pub use recorded::{Recorded, unrecorded};
 pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;
 pub use snapshot::Snapshot;

@@ -1,11 +1,26 @@
 //! Computations that are recorded once and replayed with one call.
 
+use std::sync::{PoisonError, RwLock};
+
 use tch::Device;
 
 use crate::native::{self, RawGraph};
 
 /// Runs before recording: libraries choose their algorithms and take their memory in the first.
 const WARM_UP: usize = 3;
+
+/// Held exclusively while a computation is recorded, and shared by computations that are not. The
+/// first time that libraries see a shape they may do what concerns the whole device (measure
+/// algorithms, give memory back), and that breaks a recording under way in another thread.
+static RECORDING: RwLock<()> = RwLock::new(());
+
+/// Runs a computation on a device that is not [`Recorded`], so that it does not disturb the
+/// recordings of other threads. It must not contain another one.
+pub fn unrecorded<T>(device: Device, compute: impl FnOnce() -> T) -> T {
+    let _shared = matches!(device, Device::Cuda(_))
+        .then(|| RECORDING.read().unwrap_or_else(PoisonError::into_inner));
+    compute()
+}
 
 /// A computation that owns its inputs: fill them, run, read the output.
 ///
@@ -60,9 +75,11 @@ impl<I, O> Recorded<I, O> {
                 match RawGraph::new() {
                     None => self.enabled = false,
                     Some(mut graph) => {
+                        let exclusive = RECORDING.write();
                         graph.begin();
                         let output = (self.compute)(&self.inputs);
                         graph.end();
+                        drop(exclusive);
                         graph.replay();
                         self.graph = Some(graph);
                         return self.output.insert(output);
@@ -70,7 +87,7 @@ impl<I, O> Recorded<I, O> {
                 }
             }
         }
-        let output = (self.compute)(&self.inputs);
+        let output = unrecorded(self.device, || (self.compute)(&self.inputs));
         self.output.insert(output)
     }
 }

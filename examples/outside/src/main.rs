@@ -1,16 +1,18 @@
-//! A program outside Starling's checkout: `starling` with environments of its own.
+//! A program outside Starling's checkout: `starling` with an environment and an algorithm of its own.
 //!
 //! ```text
 //! cargo run --release -- list envs Ice
 //! cargo run --release -- train Ice-v0 --steps 20000 env.side=6 env.slip=0.1
+//! cargo run --release -- train CartPole-v1 --algo reinforce algo.hidden=32
 //! ```
 
 mod ice;
+mod reinforce;
 
 use std::error::Error;
 use std::process::ExitCode;
 
-use starling::envs::registry;
+use starling::{algos, envs};
 
 fn main() -> ExitCode {
     match add() {
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
 
 /// Adds everything of this program's own to the tables.
 fn add() -> Result<(), Box<dyn Error>> {
-    registry::add(ice::spec())?;
+    envs::registry::add(ice::spec())?;
+    algos::registry::add(reinforce::spec())?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What is new: the rewards that NGU gives itself.
 
 use starling_envs::Rollout;
-use starling_nets::{Device, Kind, Params, Tensor, array_of, no_grad, tensor_of};
+use starling_nets::{Device, Kind, Params, Tensor, array_of, no_grad, tensor_of, unrecorded};
 use starling_tree::{Array, Tree};
 
 use super::Ngu;
@@ -77,14 +77,15 @@ fn look_at(ngu: &Ngu, params: &Params, shown: &mut Shown, parts: &[Part<'_>]) ->
         }
         first += rollout.envs();
     }
-    no_grad(|| {
+    let look = || {
         let embeddings = ngu.nets.inverse.embed(params, &after);
         let surprises = match after.leaf() {
             Some(obs) => ngu.nets.rnd.surprise(params, obs),
             None => Tensor::ones([(steps * envs) as i64], (Kind::Float, device)),
         };
         (array_of(&embeddings), array_of(&surprises))
-    })
+    };
+    unrecorded(device, || no_grad(look))
 }
 
 /// Observations `[T + 1, B, ..]` of all rollouts.

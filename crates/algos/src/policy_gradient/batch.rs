@@ -5,7 +5,7 @@ use std::time::Instant;
 use starling_envs::Rollout;
 use starling_nets::{
     ActorCritic, ActorCriticOutput, Descent, Device, Kind, Params, Staging, Tensor, no_grad,
-    own_stream, synchronize, tree_of,
+    own_stream, synchronize, tree_of, unrecorded,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
@@ -218,12 +218,12 @@ impl Columns {
         whole: &Whole,
         (estimate, gamma): (Estimate, f64),
     ) {
-        match estimate {
+        unrecorded(params.device(), || match estimate {
             Estimate::Gae(lambda) => {
                 self.estimate(batch, model, params, rollouts, whole, (gamma, lambda));
             }
             Estimate::Vtrace => self.trace(batch, model, params, rollouts, whole, gamma),
-        }
+        });
     }
 
     /// Advantages and returns from the learner's present values of the states that follow, with γ

@@ -6,7 +6,7 @@ use rand::RngExt as _;
 use starling_envs::{Rng, Rollout};
 use starling_nets::{
     Device, Kind, Params, Recorded, ShapeMismatch, Snapshot, Staging, Tensor, argmax, array_of,
-    draw_noise, no_grad, tensor_of,
+    draw_noise, no_grad, tensor_of, unrecorded,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
@@ -389,7 +389,8 @@ impl<M: Method> Policy for Greedy<M> {
             );
             return;
         };
-        let priorities = array_of(&no_grad(|| self.errors(its, parts)));
+        let errors = || no_grad(|| self.errors(its, parts));
+        let priorities = array_of(&unrecorded(self.device, errors));
         let priorities = priorities.as_slice::<f32>();
         let (mut first, envs) = (0, its.shown.envs());
         for Part { rollout, .. } in parts {
