@@ -43,7 +43,7 @@ fn an_agent_plays_the_episode_of_an_evaluation() {
     let small: &[&str] = &["steps=1500", "algo.learning_starts_steps=500"];
     for (env, algo, overrides) in [
         ("CartPole-v1", "ppo", &["steps=4096"][..]),
-        ("Pendulum-v1", "ppo", &["steps=4096"]),
+        ("MountainCarContinuous-v0", "ppo", &["steps=4096"]),
         ("CartPoleMasked-v1", "ppo", lstm),
         ("CartPoleMasked-v1", "r2d2", small),
         ("CartPole-v1", "rainbow", small),
@@ -52,7 +52,7 @@ fn an_agent_plays_the_episode_of_an_evaluation() {
         let config = starling::read_config(&folder, None).unwrap();
         let (latest, _) = checkpoint::latest(&folder.checkpoints_path()).unwrap();
         let episodes = Episodes {
-            count: 1,
+            count: 17,
             seed: SEED,
             ..Episodes::default()
         };
@@ -64,24 +64,33 @@ fn an_agent_plays_the_episode_of_an_evaluation() {
         let mut game = spec.make(&(spec.for_evaluation)(&config.env)).unwrap();
         let mut rng = stream(SEED, "eval", 0);
         let mut seen = Tree::zeros(&game.observation_space().spec(), &[]);
-        game.reset(&mut rng, ObsMut::at(&mut seen, &[])).unwrap();
-        let (mut sum, mut steps) = (0.0, 0.0);
-        loop {
-            let action = agent.act(&seen).unwrap();
-            let mut next = seen.clone();
-            let step = game
-                .step(action, &mut rng, ObsMut::at(&mut next, &[]))
-                .unwrap();
-            seen = next;
-            agent.rewarded(step.reward);
-            sum += f64::from(step.reward);
-            steps += 1.0;
-            if step.done() {
-                break;
+        // The first of sixteen environments plays the first and the last episode.
+        for episode in [0, 16] {
+            agent.reset();
+            game.reset(&mut rng, ObsMut::at(&mut seen, &[])).unwrap();
+            let (mut sum, mut steps) = (0.0, 0.0);
+            loop {
+                let action = agent.act(&seen).unwrap();
+                let mut next = seen.clone();
+                let step = game
+                    .step(action, &mut rng, ObsMut::at(&mut next, &[]))
+                    .unwrap();
+                seen = next;
+                agent.rewarded(step.reward);
+                sum += f64::from(step.reward);
+                steps += 1.0;
+                if step.done() {
+                    break;
+                }
             }
+            let what = format!("episode {episode} of {algo} on {env}");
+            assert_eq!(expected.lengths[episode], steps, "{what}");
+            let expected = expected.returns[episode];
+            assert!(
+                (expected - sum).abs() < 1e-4 * (1.0 + sum.abs()),
+                "{what}: {expected}, {sum}"
+            );
         }
-        assert_eq!(expected.lengths, [steps], "{algo} on {env}");
-        assert!((expected.returns[0] - sum).abs() < 1e-6, "{algo} on {env}");
     }
 }
 

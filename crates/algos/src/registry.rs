@@ -99,14 +99,12 @@ pub fn all() -> Vec<&'static AlgoSpec> {
 /// When there is already an algorithm of this name.
 pub fn add(spec: AlgoSpec) -> Result<(), ConfigError> {
     let name = spec.name;
-    if all()
-        .iter()
-        .any(|known| known.name.eq_ignore_ascii_case(name))
-    {
+    let mut added = ADDED.write().unwrap_or_else(PoisonError::into_inner);
+    let mut known = TABLE.iter().chain(added.iter().copied());
+    if known.any(|known| known.name.eq_ignore_ascii_case(name)) {
         let message = format!("there is already an algorithm called '{name}'");
         return Err(ConfigError::Misfit(message));
     }
-    let mut added = ADDED.write().unwrap_or_else(PoisonError::into_inner);
     added.push(Box::leak(Box::new(spec)));
     Ok(())
 }
@@ -159,7 +157,7 @@ static TABLE: LazyLock<Vec<AlgoSpec>> = LazyLock::new(|| {
         ),
         AlgoSpec::of_family(
             "ddpg",
-            "A deterministic actor that climbs its critic, for continuous actions",
+            "A deterministic actor that maximises its critic's value, for continuous actions",
             "Lillicrap et al. 2016",
             ddpg::defaults,
             ddpg::build,

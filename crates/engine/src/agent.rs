@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use starling_algos::{Acting, Part, Policy};
+use starling_algos::{Acting, Part, Policy, survives_episode};
 use starling_envs::{Action, Rng, Rollout, Space, stream};
 use starling_record::{Checkpoint, RunFolder, checkpoint};
 use starling_tree::{Array, Tree};
@@ -35,6 +35,8 @@ pub struct Agent {
     reward: f32,
     /// The next observation is the first of an episode.
     ended: bool,
+    /// The last continuous action within its bounds.
+    bounded: Vec<f32>,
 }
 
 /// An observation that was given to an [`Agent`].
@@ -91,6 +93,7 @@ impl Agent {
             acted: false,
             reward: 0.0,
             ended: false,
+            bounded: Vec::new(),
         })
     }
 
@@ -123,15 +126,18 @@ impl Agent {
                 None => place.fill(1),
             }
         }
-        if self.acted {
-            self.settle();
+        match self.acted {
+            true => self.settle(),
+            // Nothing was done yet that could have ended or brought a reward.
+            false => (self.ended, self.reward) = (false, 0.0),
         }
         self.rollout.state.clone_from(&self.state);
         let (policy, Part { rollout, acting }) = self.part();
         policy.act(0, rollout, acting);
         self.acted = true;
         let (space, actions) = (&self.action_space, &self.rollout.actions);
-        Ok(Action::at(space, actions, &[0, 0]))
+        let action = Action::at(space, actions, &[0, 0]);
+        Ok(action.within(space, &mut self.bounded))
     }
 
     /// The reward that followed the last action. Only policies that look at rewards need it.
@@ -155,7 +161,8 @@ impl Agent {
         self.rollout.rewards.as_mut_slice::<f32>()[0] = std::mem::take(&mut self.reward);
         self.rollout.terminated.as_mut_slice::<u8>()[0] = u8::from(ended);
         if ended {
-            for (_, memory) in self.state.leaves_mut() {
+            let memories = self.state.leaves_mut().into_iter();
+            for (_, memory) in memories.filter(|(path, _)| !survives_episode(path)) {
                 memory.bytes_mut().fill(0);
             }
         }

@@ -241,6 +241,25 @@ pub enum Action<'a> {
 }
 
 impl<'a> Action<'a> {
+    /// The action as an environment gets it: continuous ones are clipped to the bounds of their
+    /// space, in `bounded`.
+    pub fn within(self, space: &Space, bounded: &'a mut Vec<f32>) -> Self {
+        let (Action::Continuous(values), Space::Box { bounds, .. }) = (self, space) else {
+            return self;
+        };
+        bounded.clear();
+        bounded.extend(values.iter().enumerate().map(|(i, value)| {
+            let (low, high) = bounds.of(i);
+            // A NaN stays one, for the environment to refuse.
+            if value.is_nan() {
+                *value
+            } else {
+                value.max(low).min(high)
+            }
+        }));
+        Action::Continuous(bounded)
+    }
+
     /// The action at a leading index of a column of actions.
     pub fn at(space: &Space, column: &'a Array, index: &[usize]) -> Self {
         let view = column.at(index);

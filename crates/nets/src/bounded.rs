@@ -35,13 +35,13 @@ impl ActionBounds {
         match low.iter().zip(&high).all(finite) {
             true => Ok(Self { low, high }),
             false => Err(ShapeMismatch(
-                "it needs actions with finite bounds, and this environment has none for some"
+                "it needs finite bounds for every action; some of this environment's have none"
                     .into(),
             )),
         }
     }
 
-    /// Numbers of an action.
+    /// Number of action dimensions.
     #[expect(clippy::len_without_is_empty, reason = "a size, not a collection")]
     pub fn len(&self) -> usize {
         self.low.len()

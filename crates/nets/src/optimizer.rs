@@ -166,7 +166,7 @@ impl Optimizer {
                 )))
             }
         };
-        // Values are copied in rather than replaced: a recorded graph works on these tensors.
+        // Values are copied in rather than replaced: recorded computations work on these tensors.
         let parts = [
             ("steps", &self.steps),
             ("mean", &self.mean),

@@ -28,7 +28,7 @@ pub struct Config {
     pub alpha: Option<f64>,
     /// Weight of the entropy at the start, if it is learned.
     pub initial_alpha: f64,
-    /// Entropy that a learned weight keeps to; null for minus the number of an action's numbers.
+    /// Entropy that a learned weight keeps to; null for minus the number of action dimensions.
     pub target_entropy: Option<f64>,
     /// Learning rate of the logarithm of α, possibly a schedule.
     pub alpha_learning_rate: Schedule,

@@ -22,6 +22,7 @@ impl Curious {
         let params = Params::zeros(&algorithm.layout, device);
         let (net, size) = (&algorithm.nets.extrinsic, algorithm.config.lstm);
         let shape = PassShape::new(net, &MEMORIES, size, algorithm.frame_stack, device);
+        let shape = shape.keeping_rows();
         let (ngu, shared, betas) = (algorithm.clone(), params.share(), algorithm.betas(device));
         let compute = move || -> Compute {
             let (ngu, params, betas) = (ngu.clone(), shared.share(), betas.shallow_clone());

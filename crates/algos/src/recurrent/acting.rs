@@ -33,6 +33,8 @@ pub(crate) struct PassShape {
     /// Whether the network wants the legal actions.
     pub(crate) legal: bool,
     pub(crate) frame_stack: Option<usize>,
+    /// Whether the rows of a rollout are kept on a GPU.
+    pub(crate) keep_rows: bool,
     pub(crate) device: Device,
 }
 
@@ -51,7 +53,16 @@ impl PassShape {
             actions: net.actions(),
             legal: net.wants_legal(),
             frame_stack,
+            keep_rows: false,
             device,
+        }
+    }
+
+    /// Keeps the rows of each rollout, where the device is a GPU.
+    pub(crate) fn keeping_rows(self) -> Self {
+        Self {
+            keep_rows: true,
+            ..self
         }
     }
 }
@@ -183,7 +194,11 @@ impl Passes {
             let item = Spec::new(dtype, item);
             Staging::new(envs, &item, shape.device)
         };
-        let shown = Shown::new(rollout, envs, shape.frame_stack, shape.device).keeping_rows();
+        let shown = Shown::new(rollout, envs, shape.frame_stack, shape.device);
+        let shown = match shape.keep_rows {
+            true => shown.keeping_rows(),
+            false => shown,
+        };
         let memories = shape.memories.iter();
         let inputs = PassInputs {
             obs: shown.tensors(),

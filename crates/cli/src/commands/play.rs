@@ -69,7 +69,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut player = Player::new(spec, &options, agent, ["play", "play-policy"], args.seed)?;
     let path = args.gif.unwrap_or_else(|| file_name(spec.id));
     let mut stage = match !args.quiet && std::io::stdout().is_terminal() {
-        true => Some(Terminal::new(player.env.render_fps())),
+        true => Some(Terminal::new(player.fps())),
         false => None,
     };
     let played = player.film(&path, args.steps, |picture, played| match &mut stage {
@@ -182,7 +182,7 @@ impl Player {
         let obs = ObsMut::at(&mut self.seen, &[]);
         self.env.reset(&mut self.rng, obs)?;
         let first = self.env.render()?;
-        let mut film = Film::create(path, &first, self.env.render_fps())?;
+        let mut film = Film::create(path, &first, self.fps())?;
         film.add(&first)?;
         let mut played = Played::default();
         shown(&first, played)?;
@@ -198,6 +198,14 @@ impl Player {
             }
         }
         Ok(played)
+    }
+
+    /// Pictures per second, whatever the environment says.
+    fn fps(&self) -> f64 {
+        match self.env.render_fps() {
+            fps if fps.is_nan() => 15.0,
+            fps => fps.clamp(1.0, 240.0),
+        }
     }
 
     /// One step of the episode.

@@ -86,7 +86,7 @@ pub enum Wanted {
     Exactly(u64),
 }
 
-/// An actor cannot continue, or was not heard of for too long.
+/// An actor cannot continue, or has not been heard from for too long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     /// The lease that it held.

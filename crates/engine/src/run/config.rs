@@ -85,7 +85,7 @@ pub struct Settings {
     /// What happens when an actor fails, such as by an environment that panics: `stop` ends the run
     /// with the reason, `continue` starts another actor in its place (not with `serial`).
     pub on_actor_loss: OnActorLoss,
-    /// With `on_actor_loss: continue`: most actors lost in the whole run.
+    /// With `on_actor_loss: continue`: maximum number of actors lost in the whole run.
     pub max_actor_losses: u64,
     /// Evaluation on environments of its own.
     pub eval: EvalConfig,

@@ -252,7 +252,7 @@ impl VecEnv for SyncVecEnv {
         self.one_by_one(Some(t), t + 1, rollout, |vector, b, rollout| {
             let slot = &mut vector.slots[b];
             let action = Action::at(&vector.action_space, &rollout.actions, &[t, b]);
-            let action = within(action, &vector.action_space, &mut vector.bounded);
+            let action = action.within(&vector.action_space, &mut vector.bounded);
             let obs = ObsMut::at(&mut rollout.obs, &[t + 1, b]);
             let step = slot.env.step(action, &mut slot.rng, obs)?;
             check_reward(step)?;
@@ -391,22 +391,4 @@ impl std::fmt::Debug for SyncVecEnv {
             .field("len", &self.len())
             .finish_non_exhaustive()
     }
-}
-
-/// A continuous action, clipped to the bounds of its space.
-fn within<'a>(action: Action<'a>, space: &Space, bounded: &'a mut Vec<f32>) -> Action<'a> {
-    let (Action::Continuous(values), Space::Box { bounds, .. }) = (action, space) else {
-        return action;
-    };
-    bounded.clear();
-    bounded.extend(values.iter().enumerate().map(|(i, value)| {
-        let (low, high) = bounds.of(i);
-        // A NaN stays one, for the environment to refuse.
-        if value.is_nan() {
-            *value
-        } else {
-            value.max(low).min(high)
-        }
-    }));
-    Action::Continuous(bounded)
 }

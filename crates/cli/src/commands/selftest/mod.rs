@@ -27,7 +27,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     algo: Option<String>,
 
-    /// Only one half: `compare` with the CPU, or `learn` a game
+    /// Only one half: `compare` with the CPU, or `learn` a task
     #[arg(long, value_name = "HALF")]
     only: Option<Half>,
 }
@@ -129,7 +129,12 @@ fn at_once<T: Sync>(
     let next = || todo.lock().ok().and_then(|mut todo| todo.next());
     let work = || -> anyhow::Result<()> {
         while let Some(item) = next() {
-            work(item)?;
+            let done = work(item);
+            if let (Err(_), Ok(mut todo)) = (&done, todo.lock()) {
+                // The others end with what they are at.
+                *todo = [].iter();
+            }
+            done?;
         }
         Ok(())
     };
@@ -144,8 +149,9 @@ fn at_once<T: Sync>(
     })
 }
 
-/// Every algorithm on MinAtar, or on Pendulum if its actions are continuous; policy gradients also with a memory, with continuous actions and
-/// with normalised observations; some on Atari, whose frames are stacked on the device.
+/// Every algorithm on MinAtar, or on Pendulum if its actions are continuous; policy gradients also
+/// with a memory, with continuous actions and with normalised observations; some on Atari, whose
+/// frames are stacked on the device.
 fn cases() -> impl Iterator<Item = Case> {
     let plain = crate::algos::registry::all().into_iter().map(|spec| Case {
         algo: spec.name,
