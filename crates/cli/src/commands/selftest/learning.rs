@@ -97,7 +97,7 @@ fn train(program: &OsStr, algo: &str, task: &Task, device: &str) -> anyhow::Resu
         .context("this program could not be started")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        anyhow::bail!("{algo} on {device}: {}", said.trim());
+        anyhow::bail!("{algo} on {device} ({}): {}", output.status, said.trim());
     }
     let runs = find_runs(&[folder.path().to_owned()])?;
     let run = RunFolder::open(runs.first().context("the run left no folder")?)?;
