@@ -55,7 +55,8 @@ impl EnvOptions {
         })
     }
 
-    /// The same with some options of the family replaced. Null removes one.
+    /// The same with some options of the family replaced, of which `max_episode_steps` is none. Null
+    /// removes one.
     pub fn with(&self, over: &Value) -> Self {
         let mut family = Value::Object(self.family.clone());
         merge(&mut family, over);

@@ -59,6 +59,6 @@ pub use recorded::{Recorded, unrecorded};
 pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;
 pub use snapshot::Snapshot;
-pub use staging::{Staging, pin, send};
+pub use staging::{Staging, pin, send, staging_works};
 pub use tch::{Device, Kind, Tensor, no_grad};
 pub use torso::{Padding, PaddingRule, Torso, TorsoKind};

@@ -35,16 +35,17 @@ pub struct Moments {
 impl Moments {
     /// Those of the items of a whole group of learners.
     pub(crate) fn reduced(&self, group: &mut dyn Reducer) -> Result<Self, ReduceError> {
-        let (mean, variance) = (self.mean.reshape([-1]), self.variance.reshape([-1]));
-        let squares = variance + mean.square();
-        let sums = Tensor::cat(&[mean * &self.count, squares * &self.count], 0);
-        let sums = Tensor::cat(&[sums, self.count.shallow_clone()], 0);
+        let (own_mean, own_variance) = (self.mean.reshape([-1]), self.variance.reshape([-1]));
+        let elements = own_mean.size()[0];
+        let sums = Tensor::cat(&[&own_mean * &self.count, self.count.shallow_clone()], 0);
         group.mean(&sums)?;
-        let elements = self.mean.numel() as i64;
-        let count = sums.narrow(0, 2 * elements, 1);
-        let mean_of = |first: i64| sums.narrow(0, first, elements) / count.clamp_min(1e-8);
-        let mean = mean_of(0);
-        let variance = (mean_of(elements) - mean.square()).clamp_min(0.0);
+        let count = sums.narrow(0, elements, 1);
+        let mean = sums.narrow(0, 0, elements) / count.clamp_min(1e-8);
+        // Around the mean of all, which a second reduction needs: the difference of large squares
+        // would leave nothing of a small variance.
+        let squares = (own_variance + (own_mean - &mean).square()) * &self.count;
+        group.mean(&squares)?;
+        let variance = squares / count.clamp_min(1e-8);
         Ok(Self {
             mean: mean.reshape_as(&self.mean),
             variance: variance.reshape_as(&self.variance),
@@ -182,6 +183,32 @@ mod tests {
         }
         let mean = params.get(last.mean).double_value(&[0]);
         assert!((mean - 2.0).abs() < 0.1, "{mean}");
+    }
+
+    /// A group of one learner.
+    struct Alone;
+
+    impl Reducer for Alone {
+        fn mean(&mut self, _: &Tensor) -> Result<(), ReduceError> {
+            Ok(())
+        }
+
+        fn size(&self) -> usize {
+            1
+        }
+    }
+
+    /// Of 10001, 10003 and 10005 the variance is 8/3; their squares differ from that of the mean by
+    /// less than single precision can tell.
+    #[test]
+    fn a_group_keeps_small_variances_of_large_numbers() {
+        let mut layout = Layout::default();
+        let norm = RunningNorm::new(&mut layout, "norm", &[1]);
+        let items = Tensor::from_slice(&[10_001f32, 10_003.0, 10_005.0]).reshape([-1, 1]);
+        let seen = norm.moments(&items).reduced(&mut Alone).unwrap();
+        let [mean, variance] = [&seen.mean, &seen.variance].map(|x| x.double_value(&[0]));
+        assert_eq!(mean, 10_003.0);
+        assert!((variance - 8.0 / 3.0).abs() < 1e-4, "{variance}");
     }
 
     /// Two batches give the mean and variance of all items together, and no gradient.

@@ -96,3 +96,33 @@ pub fn send<'a>(arrays: impl IntoIterator<Item = &'a mut Array>) {
     }
     native::synchronize(device);
 }
+
+/// Whether a device sees what was last written into an array, [`pin`]ned, [`sent`](send) ahead, and
+/// changed after it was sent.
+pub fn staging_works(device: Device) -> bool {
+    let mut array = Array::from_slice(&[1f32, 2.0], &[2]);
+    pin(&mut array, device);
+    let staging = Staging::new(2, &Spec::scalar(array.dtype()), device);
+    let seen = |array: &Array| {
+        native::own_stream(device);
+        staging.load(array);
+        native::synchronize(device);
+        crate::array_of(staging.tensor()).as_slice::<f32>().to_vec()
+    };
+    let mut same = seen(&array) == [1.0, 2.0];
+    array.as_mut_slice::<f32>()[0] = 3.0;
+    send([&mut array]);
+    same &= seen(&array) == [3.0, 2.0];
+    array.as_mut_slice::<f32>()[1] = 4.0;
+    same & (seen(&array) == [3.0, 4.0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_seen() {
+        assert!(staging_works(Device::Cpu));
+    }
+}

@@ -1,6 +1,6 @@
 //! What off-policy algorithms for continuous actions share: settings, acting, the update.
 //!
-//! Each of them is a [`Method`]: an actor, how it explores, what it expects to follow a transition,
+//! Each of them is a `Method`: an actor, how it explores, what it expects to follow a transition,
 //! and the actor's loss. Everything else is here, once: critics that are computed together, target
 //! networks, the replay, random actions at the start, and the gradient steps. An update is a step
 //! of the critics, now and then one of the actor (and of SAC's temperature), and one of the

@@ -43,8 +43,8 @@ struct Shared {
 }
 
 impl InProcess {
-    /// A link that holds two parcels for each place and the last `history` versions of the
-    /// weights.
+    /// A link that holds twice as many parcels as there are places, and the last `history` versions
+    /// of the weights.
     pub fn new(places: Arc<Places>, history: usize) -> Self {
         Self(Arc::new(Link {
             capacity: QUEUED_PER_PLACE * places.len().max(1),

@@ -76,7 +76,8 @@ impl Inbox {
     }
 
     /// One parcel of every place in their order, or, at a free pace, any parcels, as many as there
-    /// are places. `None` when the run is told to stop before they are all here.
+    /// are places. `None` when the run is told to stop before they are all here; at a free pace,
+    /// those that had arrived are dropped then.
     pub(crate) fn receive_all(
         &mut self,
         stop: &AtomicBool,

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use starling_algos::{Algorithm, Policy};
+use starling_algos::{Algorithm, Policy, Spaces};
 use starling_envs::{Pulse, stream};
 use starling_nets::Device;
 use starling_record::{Checkpoint, Row, Summary};
 
 use crate::collect::{Player, restart_failed};
+use crate::run::config::spaces_of;
 use crate::save::moment;
 use crate::{EngineError, RunConfig, Weights};
 
@@ -169,12 +170,18 @@ pub fn evaluate_checkpoint(
     Ok(played.unwrap_or_default())
 }
 
-/// The policy of a checkpoint, ready to act.
+/// The policy of a checkpoint, ready to act on observations from anywhere.
 pub(crate) fn policy_of_checkpoint(
     config: &RunConfig,
     checkpoint: &Checkpoint,
 ) -> Result<Box<dyn Policy>, EngineError> {
-    let algorithm = config.algorithm()?;
+    let env = config.env_spec()?.make(&config.env)?;
+    let spaces = Spaces {
+        // Whole observations: that they continue the frames before is not known.
+        frame_stack: None,
+        ..spaces_of(&*env)
+    };
+    let algorithm = config.algo_spec()?.build(&config.algo, &spaces)?;
     let device = config.settings.device.resolve()?;
     let mut policy = algorithm.policy(device);
     policy.load(&weights_of(config, checkpoint, &*algorithm, device)?)?;

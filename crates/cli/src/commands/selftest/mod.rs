@@ -93,6 +93,9 @@ fn compare_all(part: &str, device: Device) -> anyhow::Result<Vec<String>> {
     );
     let cases: Vec<Case> = cases().filter(|case| case.algo.contains(part)).collect();
     let failed = Mutex::new(Vec::new());
+    if !starling_nets::staging_works(device) {
+        bail!("{device:?} does not see what is written into its staging memory");
+    }
     at_once(&cases, 2, |case| {
         let task = task_name(case);
         let compared = compare(case, device).with_context(|| format!("{} on {task}", case.algo))?;
