@@ -60,7 +60,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         (&["atari", "verify", "ALE/Pon-v5"], "'ALE/Pong-v5'"),
         (
             &["train", "CartPole-v1", "env.sticky=1"],
-            "there is no setting called 'env.sticky'; available: env.max_episode_steps",
+            "CartPole-v1 has no setting called 'env.sticky'; it has: env.max_episode_steps",
         ),
         (
             &["train", "ALE/Pong-v5", "env.stik=1"],
@@ -144,7 +144,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "Pendulum-v1", "--algo", "dqn"],
-            "are continuous; usable here: a2c, appo, impala, ppo",
+            "are continuous; usable here: a2c, appo, ddpg, impala, ppo, sac, td3",
         ),
         (
             &["train", "CartPole-v1", "learning_rate=0.1"],
