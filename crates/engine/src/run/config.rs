@@ -545,7 +545,7 @@ mod tests {
         assert_eq!(
             message(continuous),
             "dqn cannot be used here: action values need discrete actions, and those of this \
-             environment are continuous; usable here: a2c, appo, impala, ppo"
+             environment are continuous; usable here: a2c, appo, ddpg, impala, ppo, sac, td3"
         );
         let many = message(base(json!({"algo": {"minibatches": 100_000}, "envs": 8})));
         assert!(
