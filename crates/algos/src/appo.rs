@@ -15,6 +15,7 @@ use starling_nets::{Kind, OptimizerConfig, Schedule, Tensor, no_grad};
 
 use crate::config::{ConfigError, require};
 use crate::impala::RewardClipping;
+use crate::minibatches::require_passes;
 use crate::ops::RhoClips;
 use crate::policy_gradient::{
     Context, Estimate, Method, Passes, PolicyGradient, PolicyGradientConfig, Prepared, Terms,
@@ -81,14 +82,7 @@ pub fn build(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Box<dyn Algorithm>, ConfigError> {
-    let (epochs, minibatches) = (config.epochs, config.minibatches);
-    require(epochs >= 1, "algo.epochs", epochs, "at least 1")?;
-    require(
-        minibatches >= 1,
-        "algo.minibatches",
-        minibatches,
-        "at least 1",
-    )?;
+    require_passes(config.epochs, config.minibatches)?;
     let lambda = config.trace_lambda;
     let share = (0.0..=1.0).contains(&lambda);
     require(share, "algo.trace_lambda", lambda, "between 0 and 1")?;

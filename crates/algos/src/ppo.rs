@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use starling_nets::{Kind, Schedule, Tensor};
 
 use crate::config::{ConfigError, require};
+use crate::minibatches::require_passes;
 use crate::policy_gradient::{
     Context, Estimate, Method, Passes, PolicyGradient, PolicyGradientConfig, Prepared, Terms,
     normalized, require_coefficient,
@@ -82,14 +83,7 @@ pub fn build(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Box<dyn Algorithm>, ConfigError> {
-    let (epochs, minibatches) = (config.epochs, config.minibatches);
-    require(epochs >= 1, "algo.epochs", epochs, "at least 1")?;
-    require(
-        minibatches >= 1,
-        "algo.minibatches",
-        minibatches,
-        "at least 1",
-    )?;
+    require_passes(config.epochs, config.minibatches)?;
     let lambda = config.gae_lambda;
     let share = (0.0..=1.0).contains(&lambda);
     require(share, "algo.gae_lambda", lambda, "between 0 and 1")?;

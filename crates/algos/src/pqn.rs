@@ -21,7 +21,7 @@ use starling_tree::{Array, DType, Spec, Tree};
 
 use crate::config::{ConfigError, refuse, require, require_schedule};
 use crate::dqn::{self, Dqn};
-use crate::minibatches::{Minibatches, Passes};
+use crate::minibatches::{Minibatches, Passes, require_passes};
 use crate::ops::lambda_returns;
 use crate::rollout_columns::RolloutColumns;
 use crate::trained::Trained;
@@ -93,8 +93,7 @@ impl Config {
     fn check(&self) -> Result<(), ConfigError> {
         let at_least_one = |key, value: usize| require(value >= 1, key, value, "at least 1");
         at_least_one("algo.rollout_steps", self.rollout_steps)?;
-        at_least_one("algo.epochs", self.epochs)?;
-        at_least_one("algo.minibatches", self.minibatches)?;
+        require_passes(self.epochs, self.minibatches)?;
         let share =
             |key, value: f64| require((0.0..=1.0).contains(&value), key, value, "between 0 and 1");
         share("algo.gamma", self.gamma)?;

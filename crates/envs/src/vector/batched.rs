@@ -356,7 +356,7 @@ impl VecEnv for BatchVecEnv {
         self.check_width(rollout);
         snapshot.check_width(self.len())?;
         self.guarded(|vector| {
-            let mut anew = vec![false; vector.rngs.len()];
+            let mut to_reset = vec![false; vector.rngs.len()];
             for (b, saved) in snapshot.slots.iter().enumerate() {
                 vector.rngs[b] = saved.rng.clone();
                 vector.tallies[b] = saved.tally;
@@ -367,12 +367,12 @@ impl VecEnv for BatchVecEnv {
                             .and_then(|()| vector.write_legal(0, b, rollout))
                             .map_err(|error| vector.of(b, error))?;
                     }
-                    None => anew[b] = true,
+                    None => to_reset[b] = true,
                 }
             }
             vector.finished.clone_from(&snapshot.finished);
-            match anew.contains(&true) {
-                true => vector.reset_some(&anew, 0, rollout),
+            match to_reset.contains(&true) {
+                true => vector.reset_some(&to_reset, 0, rollout),
                 false => Ok(()),
             }
         })
