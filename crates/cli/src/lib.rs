@@ -23,6 +23,7 @@ pub use starling_engine as engine;
 pub use starling_engine::{EngineError, Outcome, Reason, RunConfig, Status, Training, Watcher};
 pub use starling_envs as envs;
 pub use starling_envs::Env;
+pub use starling_mujoco as mujoco;
 pub use starling_nets as nets;
 pub use starling_record as record;
 pub use starling_replay as replay;
@@ -32,12 +33,20 @@ use starling_record::{RunFolder, RunInfo, Version};
 
 pub mod bench;
 pub mod commands;
+pub mod mujoco_wheel;
 pub mod peers;
 pub mod presets;
 pub mod roms;
 pub mod saber;
 pub mod settings;
 pub mod verify;
+mod wheels;
+
+/// Adds the environments of crates that the table in `envs` does not know: MuJoCo's. Commands and
+/// [`settings::resolve`] do it themselves; call it before looking into [`envs::registry`].
+pub fn add_environments() {
+    mujoco::add();
+}
 
 /// Makes a run folder under `root`, writes what defines the run into it, and trains to the end.
 pub fn train(
@@ -100,6 +109,7 @@ pub fn read_config(
     folder: &RunFolder,
     device: Option<&str>,
 ) -> Result<RunConfig, settings::SettingsError> {
+    add_environments();
     let text = folder.read_config()?;
     let path = folder.config_path();
     let mut tree = settings::from_yaml(&text, &path.display().to_string())?;

@@ -1,10 +1,11 @@
 //! The Atari games' ROMs: extracted from the `ale-py` wheel, which is downloaded but not installed.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use starling_atari::games::Game;
 use starling_envs::atari::roms::{self, RomsError};
+
+use crate::wheels::{self, Temporary};
 
 /// Why ROMs cannot be downloaded.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +65,8 @@ for wheel in glob.glob('*.whl'):
 /// # Errors
 /// When there is no Python, no pip or no network, or the folder cannot be written.
 pub fn fetch() -> Result<(Vec<&'static Game>, PathBuf), FetchError> {
-    let folder = Temporary::new()?;
+    let folder = Temporary::new("roms");
+    let folder = folder.map_err(|(path, cause)| FetchError::Folder { path, cause })?;
     // Any wheel does, for all hold the same ROMs: naming one works with every Python and system.
     let pip = "-m pip download --quiet --disable-pip-version-check --no-deps \
                --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64";
@@ -75,40 +77,9 @@ pub fn fetch() -> Result<(Vec<&'static Game>, PathBuf), FetchError> {
     Ok(roms::install(&folder.0)?)
 }
 
-/// Runs Python in a folder; the inner error is the end of what it said.
 fn python(folder: &Path, arguments: &[&str]) -> Result<Result<(), String>, FetchError> {
-    let output = Command::new("python3")
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .map_err(|cause| FetchError::Program {
-            program: "python3",
-            cause,
-        })?;
-    if output.status.success() {
-        return Ok(Ok(()));
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().rev().find(|line| !line.trim().is_empty());
-    Ok(Err(last.unwrap_or("it gave no reason").trim().to_owned()))
-}
-
-/// A folder that is removed in the end.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new() -> Result<Self, FetchError> {
-        let path = std::env::temp_dir().join(format!("starling-roms-{}", std::process::id()));
-        match std::fs::create_dir(&path) {
-            Ok(()) => Ok(Self(path)),
-            Err(cause) => Err(FetchError::Folder { path, cause }),
-        }
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // What cannot be removed is left to the system, which clears its folder for such files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+    wheels::python(folder, arguments).map_err(|cause| FetchError::Program {
+        program: "python3",
+        cause,
+    })
 }

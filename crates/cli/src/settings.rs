@@ -134,6 +134,7 @@ pub enum SettingsError {
 
 /// All settings of a run, with everything checked that can be checked before it starts.
 pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
+    crate::add_environments();
     let file = match &request.file {
         Some(path) => read_file(path)?,
         None => Value::Object(Map::new()),

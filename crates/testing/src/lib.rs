@@ -1,7 +1,7 @@
 //! What the tests of several crates share. A dev-dependency only.
 //!
-//! A test that needs something the machine may not have (ROMs, Python packages, git, root, a GPU)
-//! calls [`skip`] and returns when it is missing.
+//! A test that needs something the machine may not have (ROMs, MuJoCo, Python packages, a C compiler,
+//! git, root, a GPU) calls [`skip`] and returns when it is missing.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -9,8 +9,8 @@ use std::path::Path;
 
 /// Records that `test` cannot run because `what` is missing. The test returns after the call.
 ///
-/// `STARLING_REQUIRE` is a comma-separated list of things that must be there: `roms`,
-/// `tensorboard`, `git`, `root`, `cuda`. If `what` is one of them, the test fails instead.
+/// `STARLING_REQUIRE` is a comma-separated list of things that must be there: `roms`, `mujoco`,
+/// `tensorboard`, `cc`, `git`, `root`, `cuda`. If `what` is one of them, the test fails instead.
 /// `STARLING_SKIPS` names a file to which a line `TEST: WHY` is appended, because the test harness
 /// hides what a passing test prints.
 ///

@@ -17,7 +17,7 @@ use super::BenchError;
 
 const ENVS: usize = 64;
 const STEPS: usize = 64;
-const RUN: Duration = Duration::from_secs(2);
+pub(super) const RUN: Duration = Duration::from_secs(2);
 
 /// Steps per second of the peers in Python, by `peer_env_speed.py` on one core of an AMD EPYC.
 const PEERS: &[(&str, f64)] = &[
@@ -37,12 +37,17 @@ const PEERS: &[(&str, f64)] = &[
 pub(super) fn run(wanted: &str, out: &mut dyn Write) -> Result<(), BenchError> {
     // The Atari games have a measurement of their own.
     let all = registry::all().into_iter();
-    let mut chosen = all.filter(|spec| spec.family != "atari" && spec.id.contains(wanted));
+    let there = starling_mujoco::place::is_there();
+    let mut chosen = all.filter(|spec| match spec.family {
+        "atari" => false,
+        starling_mujoco::FAMILY => there && spec.id.contains(wanted),
+        _ => spec.id.contains(wanted),
+    });
     let first = chosen.next();
     let first = first.ok_or_else(|| BenchError::NoEnv(wanted.to_owned()))?;
     writeln!(out, "{:<26} {:>12} {:>9}", "environment", "steps/s", "peer")?;
     for spec in std::iter::once(first).chain(chosen) {
-        let speed = measure(spec)?;
+        let speed = measure(spec, ENVS, STEPS)?;
         let peer = PEERS.iter().find(|(id, _)| *id == spec.id);
         let peer = peer.map_or(String::new(), |(_, peer)| format!("{:.0}x", speed / peer));
         writeln!(out, "{:<26} {speed:>12.0} {peer:>9}", spec.id)?;
@@ -56,11 +61,12 @@ pub(super) fn run(wanted: &str, out: &mut dyn Write) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn measure(spec: &EnvSpec) -> Result<f64, EnvError> {
-    let mut vector = spec.make_vec(&EnvOptions::default(), ENVS, 0, "env", 0)?;
+/// Steps per second of a vector of `envs` environments, in rollouts of `steps` steps.
+pub(super) fn measure(spec: &EnvSpec, envs: usize, steps: usize) -> Result<f64, EnvError> {
+    let mut vector = spec.make_vec(&EnvOptions::default(), envs, 0, "env", 0)?;
     let mut rollout = Rollout::new(
-        STEPS,
-        ENVS,
+        steps,
+        envs,
         vector.observation_space(),
         vector.action_space(),
         vector.legal_actions(),
@@ -74,7 +80,7 @@ fn measure(spec: &EnvSpec) -> Result<f64, EnvError> {
     let mut times = Vec::new();
     while start.elapsed() < RUN {
         let before = Instant::now();
-        for t in 0..STEPS {
+        for t in 0..steps {
             match action_space {
                 Space::Discrete { n } => {
                     for action in rollout.actions.at_mut(&[t]).as_mut_slice::<i64>() {
@@ -82,7 +88,7 @@ fn measure(spec: &EnvSpec) -> Result<f64, EnvError> {
                     }
                 }
                 _ => {
-                    for b in 0..ENVS {
+                    for b in 0..envs {
                         let action = rollout.actions.at_mut(&[t, b]);
                         action_space.sample(&mut rng, None, action);
                     }
@@ -96,5 +102,5 @@ fn measure(spec: &EnvSpec) -> Result<f64, EnvError> {
     }
     times.sort_unstable();
     let median = times[times.len() / 2].as_secs_f64();
-    Ok((STEPS * ENVS) as f64 / median)
+    Ok((steps * envs) as f64 / median)
 }

@@ -10,10 +10,12 @@ use starling_replay::ReplayError;
 mod atari;
 mod collect;
 mod envs;
+mod mujoco;
 mod replay;
 mod train;
 
 pub use atari::Peers;
+pub use mujoco::MujocoPeers;
 
 /// What ends a measurement.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +54,11 @@ pub fn envs(wanted: &str, out: &mut dyn Write) -> Result<(), BenchError> {
 /// The Atari games, next to the peers that are installed.
 pub fn atari(peers: &Peers, out: &mut dyn Write) -> Result<(), BenchError> {
     atari::run(peers, out)
+}
+
+/// MuJoCo's tasks whose id contains `wanted`, next to the peers that are installed.
+pub fn mujoco(wanted: &str, peers: &MujocoPeers, out: &mut dyn Write) -> Result<(), BenchError> {
+    mujoco::run(wanted, peers, out)
 }
 
 /// The sum tree, and prioritized transitions of images, next to other replays where `python` (or

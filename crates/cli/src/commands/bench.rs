@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use crate::{bench, nets, peers};
+use crate::envs::registry;
+use crate::{bench, mujoco, nets, peers};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -29,6 +30,8 @@ enum What {
     Envs,
     /// Atari games next to ale-py's vector environment and EnvPool (not part of all)
     Atari,
+    /// MuJoCo's tasks next to Gymnasium and EnvPool (not part of all)
+    Mujoco,
     /// Sampling from the replay
     Replay,
     /// Collecting with a policy
@@ -41,6 +44,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let out = &mut std::io::stdout();
     let wanted = |what| args.what == What::All || args.what == what;
     if wanted(What::Envs) {
+        // One that is named is fetched; otherwise what is not installed is not measured.
+        let mut named = registry::all().into_iter().filter(|spec| {
+            spec.family == mujoco::FAMILY && !args.env.is_empty() && spec.id.contains(&args.env)
+        });
+        if let Some(spec) = named.next() {
+            super::mujoco::ensure(spec.id)?;
+        }
         bench::envs(&args.env, out)?;
     }
     if wanted(What::Replay) {
@@ -52,6 +62,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.what == What::Atari {
         super::roms::ensure("ALE/Pong-v5")?;
         bench::atari(&atari_peers(args.python.as_deref()), out)?;
+    }
+    if args.what == What::Mujoco {
+        super::mujoco::ensure("HalfCheetah-v5")?;
+        bench::mujoco(&args.env, &mujoco_peers(args.python.as_deref()), out)?;
     }
     if args.what == What::Train {
         super::roms::ensure("ALE/Pong-v5")?;
@@ -81,6 +95,29 @@ fn atari_peers(wanted: Option<&str>) -> bench::Peers {
     }
     bench::Peers {
         ale: ale.ok(),
+        envpool: envpool.ok(),
+    }
+}
+
+/// The peers of MuJoCo's tasks that are installed or can be; says which cannot.
+fn mujoco_peers(wanted: Option<&str>) -> bench::MujocoPeers {
+    let find = |imports: &str, packages: &[&str]| match wanted {
+        Some(python) => peers::says(python.as_ref(), imports).map(|_| python.into()),
+        None => peers::install(packages),
+    };
+    let gymnasium = find(
+        "import gymnasium, mujoco",
+        &["gymnasium==1.4.0", "mujoco==3.17.0", "imageio"],
+    );
+    let envpool = find("import envpool", &["envpool"]);
+    if let Err(error) = &gymnasium {
+        note!("not compared with Gymnasium: {error}");
+    }
+    if let Err(error) = &envpool {
+        note!("not compared with EnvPool: {error}");
+    }
+    bench::MujocoPeers {
+        gymnasium: gymnasium.ok(),
         envpool: envpool.ok(),
     }
 }

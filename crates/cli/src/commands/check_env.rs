@@ -30,6 +30,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let spec = registry::find(&args.id)?;
     super::roms::ensure(spec.id)?;
+    super::mujoco::ensure(spec.id)?;
     let options = super::env_options(spec, &args.options)?;
     let report = match spec.build {
         Build::Env(_) => check::check(&mut || spec.make(&options), args.seed, args.steps),

@@ -20,7 +20,11 @@ enum Command {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Command::Show(wanted) = args.command;
-    let config = settings::resolve(&wanted.request())?;
+    let request = wanted.request();
+    if let Some(env) = &request.env {
+        super::mujoco::ensure(env)?;
+    }
+    let config = settings::resolve(&request)?;
     say!("{}", settings::to_yaml(&config.to_value()));
     Ok(ExitCode::SUCCESS)
 }

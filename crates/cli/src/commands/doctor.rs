@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use crate::envs::atari::roms;
+use crate::mujoco;
 use crate::nets;
 
 use super::{bf16, caller};
@@ -91,6 +92,18 @@ pub(super) fn run(Args {}: Args) -> anyhow::Result<ExitCode> {
         _ => String::new(),
     };
     line(true, "atari", format!("{roms} of {all} ROMs{hint}"), "");
+    line(
+        !mujoco::place::is_there() || mujoco::place::open().is_ok(),
+        "mujoco",
+        match mujoco::place::open() {
+            Ok(library) => format!("{}, {}", mujoco::VERSION, library.path().display()),
+            Err(_) if !mujoco::place::is_there() => {
+                format!("not installed (`{} mujoco` downloads it)", caller::name())
+            }
+            Err(error) => error.to_string(),
+        },
+        "without it, MuJoCo's environments cannot be used",
+    );
     let free = free_disk(Path::new("."));
     let enough = free.is_none_or(|bytes| bytes > 4_000_000_000);
     let text = free.map_or("unknown".into(), |bytes| {

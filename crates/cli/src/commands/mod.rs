@@ -43,6 +43,7 @@ mod eval;
 mod film;
 mod list;
 mod mistakes;
+mod mujoco;
 mod numbers;
 mod play;
 mod plot;
@@ -72,7 +73,8 @@ Examples:
 
 Environment variables:
   STARLING_LIBTORCH  torch 2.11.0 folder to use instead of the downloaded one (read by ./starling)
-  STARLING_ROMS      folder of Atari ROMs, searched before the user's cache";
+  STARLING_ROMS      folder of Atari ROMs, searched before the user's cache
+  STARLING_MUJOCO    folder of MuJoCo's library, used instead of the one in the user's cache";
 
 #[derive(Subcommand)]
 enum Command {
@@ -98,6 +100,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Download the ROMs of the Atari games, and list those that are installed
     Roms(roms::Args),
+    /// Download the library that MuJoCo's environments need
+    Mujoco(mujoco::Args),
     /// Compare the Atari emulator with ale-py, the reference
     Atari(atari::Args),
     /// Test that a GPU computes what the CPU computes, for every algorithm
@@ -113,6 +117,7 @@ enum Command {
 pub fn main() -> ExitCode {
     // libtorch looks for its devices at its first use: before anything else.
     starling_nets::load_cuda();
+    crate::add_environments();
     // Not one of the commands, which completions and --help would show.
     if std::env::args().nth(1).as_deref() == Some(bf16::PROBE) {
         starling_nets::try_bf16();
@@ -151,6 +156,7 @@ pub fn main() -> ExitCode {
         Command::CheckEnv(args) => check_env::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Roms(args) => roms::run(args),
+        Command::Mujoco(args) => mujoco::run(args),
         Command::Atari(args) => atari::run(args),
         Command::Selftest(args) => selftest::run(args),
         Command::Completions(args) => completions::run::<Cli>(args),

@@ -66,6 +66,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     super::roms::ensure(spec.id)?;
+    super::mujoco::ensure(spec.id)?;
     let mut player = Player::new(spec, &options, agent, ["play", "play-policy"], args.seed)?;
     let path = args.gif.unwrap_or_else(|| file_name(spec.id));
     let mut stage = match !args.quiet && std::io::stdout().is_terminal() {

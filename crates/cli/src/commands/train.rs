@@ -163,9 +163,10 @@ impl clap::builder::TypedValueParser for Offered {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let request = args.wanted.request();
-    // The size of some observations is only known with the ROM.
+    // The size of some observations is only known with the ROM or the model.
     if let Some(env) = &request.env {
         super::roms::ensure(env)?;
+        super::mujoco::ensure(env)?;
     }
     let mut config = settings::resolve(&request)?;
     super::roms::ensure(&config.env_id)?;

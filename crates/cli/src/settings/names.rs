@@ -29,9 +29,11 @@ pub(crate) fn assignable() -> Vec<String> {
     let mut names: BTreeSet<String> = algos
         .flat_map(|algo| all("CartPole-v1", algo.name))
         .collect();
-    let mut families = BTreeSet::new();
+    // One environment of each kind: the settings of a family are those of all its environments, or of
+    // some.
+    let mut kinds = BTreeSet::new();
     let envs = starling_envs::registry::all().into_iter();
-    for env in envs.filter(|env| families.insert(env.family)) {
+    for env in envs.filter(|env| kinds.insert((env.family, (env.options)().to_string()))) {
         names.extend(all(env.id, "ppo"));
     }
     // A schedule is given as a whole.

@@ -27,20 +27,25 @@ pub use reacher::ReacherOptions;
 pub use swimmer::{SwimmerOptions, SwimmerV4Options};
 pub use walkers::{HopperOptions, HopperV4Options, Walker2dOptions, Walker2dV4Options};
 
+use std::sync::Once;
+
 use serde::{Deserialize, Serialize};
 use starling_envs::options::defaults;
-use starling_envs::{EnvError, EnvSpec, registry};
+use starling_envs::{EnvSpec, registry};
 
 use crate::FAMILY;
 #[cfg(test)]
 use crate::robot::Exact;
 
-/// Adds all tasks to the table of environments.
-///
-/// # Errors
-/// When an environment with the id of one of them is there already.
-pub fn add() -> Result<(), EnvError> {
-    specs().into_iter().try_for_each(registry::add)
+/// Adds all tasks to the table of environments, at the first call. A program's own environment with
+/// the id of one of them stays.
+pub fn add() {
+    static ADDED: Once = Once::new();
+    ADDED.call_once(|| {
+        for spec in specs() {
+            let _ = registry::add(spec);
+        }
+    });
 }
 
 macro_rules! tasks {
@@ -62,7 +67,7 @@ macro_rules! tasks {
         pub(crate) fn exact(
             id: &str,
             options: &starling_envs::EnvOptions,
-        ) -> Result<Box<dyn Exact>, EnvError> {
+        ) -> Result<Box<dyn Exact>, starling_envs::EnvError> {
             Ok(match id {
                 $($id => Box::new($make(options.read::<$options>()?)?),)*
                 other => panic!("there is no task called {other}"),
