@@ -209,6 +209,12 @@ def environments(program: Program, source: Source) -> str:
         facts = dict(re.findall(r"^        (\w+): (.+),$", entry, re.MULTILINE))
         if name := re.search(r"EnvSpec::new\(\s*\"(.+?)\"", entry):
             known[name[1]] = facts
+    robots = source.files[ROOT / "crates" / "mujoco" / "src" / "tasks" / "mod.rs"]
+    entry = r'^    "([\w-]+)", (\d+) steps, (None|Some\(\S+\)),\s+(\w+),'
+    options = {}
+    for name, limit, goal, structure in re.findall(entry, robots, re.MULTILINE):
+        known[name] = {"max_episode_steps": f"Some({limit})", "reward_threshold": goal}
+        options[name] = structure
     listed = program.listed("envs")
     games = [found[1] for name, _ in listed if (found := re.match(r"ALE/(\w+)-v5$", name))]
     atari = {name for game in games for name in (f"ALE/{game}-v5", f"{game}NoFrameskip-v4", f"{game}-v4")}
@@ -252,11 +258,24 @@ def environments(program: Program, source: Source) -> str:
         if family == "Atari":
             text += "Null stands for the default, which depends on the id and on `env.preset`.\n\n"
         text += settings_table(rows, source)
+    text += (
+        "\n### MuJoCo\n\nThe tasks of version v4 have fewer settings; `starling config show Ant-v4` shows"
+        " them. A range is a list of its two ends, of which `null` stands for none.\n"
+    )
+    for name, structure in options.items():
+        if name.endswith("-v5"):
+            defaults = program.defaults("ppo", name)["env"]
+            rows = [
+                (f"env.{field}", shown(defaults[field]), kind, words)
+                for field, kind, words in source.fields("mujoco", structure)
+            ]
+            text += f"\n#### {name}\n\n{settings_table(rows, source)}"
     return text
 
 
 def pictures() -> str:
     names = ["cart-pole", "mountain-car", "acrobot", "key-door", "minatar-breakout", "minatar-seaquest"]
+    names += ["half-cheetah", "ant", "humanoid", "walker2d"]
     return "\n".join(f"![{name}](../images/{name}.png)" for name in names)
 
 
@@ -384,8 +403,10 @@ def type_name(kind: str, source: Source) -> str:
         "bool": "bool",
         "f64": "float",
         "DeviceChoice": "`auto`, `cpu`, `cuda:N`",
+        "BodyOption": "integer or string",
         "Padding": "`same` or list of integers",
         "PathBuf": "path",
+        "Range": "list of two floats or null",
         "Schedule": "float or schedule",
         "String": "string",
         "Vec<usize>": "list of integers",

@@ -1145,6 +1145,61 @@ fn missing_roms_name_the_command() {
     assert!(doctor.contains("ok       bfloat16"), "{doctor}");
 }
 
+/// Without MuJoCo and without the means to fetch it, everything else works, and what needs it says which
+/// command helps.
+#[test]
+fn missing_mujoco_names_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let without = |args: &[&str]| {
+        let mut command = starling(folder.path());
+        command.env_remove("STARLING_MUJOCO");
+        command.env("XDG_CACHE_HOME", folder.path()).env("PATH", "");
+        command.args(args).output().unwrap()
+    };
+    let listed = stdout(&without(&["list", "envs", "Cheetah"]));
+    assert!(listed.starts_with("HalfCheetah-v5  run"), "{listed}");
+    for command in ["train", "play", "check-env"] {
+        let output = without(&[command, "HalfCheetah-v5"]);
+        assert_eq!(output.status.code(), Some(1), "{command}");
+        let said = stderr(&output);
+        let line = "HalfCheetah-v5 needs MuJoCo 3.17.0, which is not installed: downloading it";
+        assert!(said.starts_with(line), "{said}");
+        assert!(said.contains("error: python3 cannot be run"), "{said}");
+        assert!(said.contains("STARLING_MUJOCO may name a folder"), "{said}");
+    }
+    assert!(!folder.path().join("runs").exists());
+    assert_eq!(without(&["mujoco"]).status.code(), Some(1));
+    let doctor = stdout(&without(&["doctor"]));
+    assert!(
+        doctor.contains("ok       mujoco     not installed (`"),
+        "{doctor}"
+    );
+    let unknown = stderr(&without(&["train", "HalfCheetah-v2"]));
+    assert!(
+        unknown.contains("did you mean one of 'HalfCheetah-v5', 'HalfCheetah-v4'?"),
+        "{unknown}"
+    );
+
+    // A folder that is named is the only one; nothing is downloaded instead.
+    let named = |text: &str| {
+        std::fs::write(folder.path().join("libmujoco.so.3.17.0"), text).unwrap();
+        let mut command = starling(folder.path());
+        command.env("STARLING_MUJOCO", folder.path());
+        command
+            .args(["check-env", "HalfCheetah-v5"])
+            .output()
+            .unwrap()
+    };
+    let output = named("not a library");
+    assert_eq!(output.status.code(), Some(1));
+    let said = format!("{}{}", stdout(&output), stderr(&output));
+    assert!(said.contains("cannot be opened as a library"), "{said}");
+    assert!(
+        said.contains("remove it and run `./starling mujoco`"),
+        "{said}"
+    );
+}
+
 /// Whether this process, and so its children, ignores the end of its terminal.
 fn ignores_hangups() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -171,6 +171,17 @@ fn ppo_on_continuous_actions() {
     same_in_one_go_and_in_two("Pendulum-v1", "ppo", &[]);
 }
 
+/// Simulations go on from MuJoCo's whole state, and from what tasks remember.
+#[test]
+fn ppo_on_mujoco() {
+    if let Err(error) = starling::mujoco::place::find() {
+        return starling_testing::skip("mujoco", "ppo_on_mujoco", &error.to_string());
+    }
+    for env in ["HalfCheetah-v5", "Ant-v5"] {
+        same_in_one_go_and_in_two(env, "ppo", &["algo.epochs=1", "algo.minibatches=4"]);
+    }
+}
+
 #[test]
 fn a2c() {
     same_in_one_go_and_in_two("CartPole-v1", "a2c", &[]);

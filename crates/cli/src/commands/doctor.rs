@@ -102,7 +102,7 @@ pub(super) fn run(Args {}: Args) -> anyhow::Result<ExitCode> {
             }
             Err(error) => error.to_string(),
         },
-        "without it, MuJoCo's environments cannot be used",
+        "MuJoCo's environments cannot be used until then",
     );
     let free = free_disk(Path::new("."));
     let enough = free.is_none_or(|bytes| bytes > 4_000_000_000);
