@@ -96,6 +96,14 @@ mod tests {
     #[test]
     fn distances_round_once() {
         assert_eq!(distance([3.0, 0.0, 1.0], [0.0, 4.0, 1.0]), 5.0);
+    }
+
+    /// A power that numpy and a product round differently.
+    #[test]
+    fn squares_are_powers() {
         assert_eq!(square(-3.0), 9.0);
+        let x = -1.327_517_059_910_234_2_f64;
+        assert_eq!(square(x), 1.762_301_544_352_712_4);
+        assert_eq!(x * x, 1.762_301_544_352_712_1);
     }
 }

@@ -18,7 +18,9 @@ place only never have the same hash.
 """
 
 import json
+import os
 import pathlib
+import tempfile
 
 import gymnasium
 import numpy as np
@@ -129,8 +131,10 @@ def record(env_id, options, steps):
 
 
 if __name__ == "__main__":
-    folder = pathlib.Path(__file__).parent / "fixtures"
+    folder = pathlib.Path(__file__).resolve().parent / "fixtures"
     folder.mkdir(exist_ok=True)
+    # MuJoCo appends its warnings to a file in the current folder.
+    os.chdir(tempfile.gettempdir())
     cases = [(f"{task}-v{version}", {}, STEPS) for version in (5, 4) for task in TASKS]
     cases = [case for case in cases if case[0] != "Pusher-v4"]
     cases += [(env_id, options, 200) for env_id, options in VARIANTS]

@@ -80,8 +80,10 @@ fn gymnasium(id: &str) -> String {
     let seconds = envs::RUN.as_secs();
     format!(
         "
-import time, warnings
+import os, tempfile, time, warnings
 warnings.simplefilter('ignore')
+# MuJoCo appends its warnings to a file in the current folder.
+os.chdir(tempfile.gettempdir())
 import gymnasium
 import numpy as np
 env = gymnasium.make('{id}')
