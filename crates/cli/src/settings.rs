@@ -132,6 +132,14 @@ pub enum SettingsError {
     Record(#[from] starling_record::Error),
 }
 
+/// The environment that a request names: by itself, among its pairs or in its file.
+pub(crate) fn env_of(request: &Request) -> Option<String> {
+    let named = |tree: &Value| Some(tree.pointer("/env/id")?.as_str()?.to_owned());
+    let pairs = || named(&overrides(&request.overrides).ok()?);
+    let file = || named(&read_file(request.file.as_deref()?).ok()?);
+    request.env.clone().or_else(pairs).or_else(file)
+}
+
 /// All settings of a run, with everything checked that can be checked before it starts.
 pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
     crate::add_environments();

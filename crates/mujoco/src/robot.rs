@@ -313,10 +313,11 @@ pub(crate) static ASSETS: &[(&str, &str)] = assets![
 /// A model of ours by its name, which environments share, or that of a file.
 fn load(xml_file: &str) -> Result<Arc<Model>, MujocoError> {
     let library = place::open()?;
+    // One at a time: MuJoCo's compiler keeps the last model for itself.
+    let mut models = MODELS.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((name, text)) = ASSETS.iter().find(|(name, _)| *name == xml_file) else {
         return Ok(Arc::new(Model::from_file(&library, Path::new(xml_file))?));
     };
-    let mut models = MODELS.lock().unwrap_or_else(PoisonError::into_inner);
     let models = models.get_or_insert_with(HashMap::new);
     if let Some(model) = models.get(name).and_then(Weak::upgrade) {
         return Ok(model);

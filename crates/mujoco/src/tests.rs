@@ -286,7 +286,13 @@ fn an_unstable_simulation_is_an_error() {
         "{error}"
     );
     assert!(error.contains("in qpos["), "{error}");
-    // It is as good as new after a reset, and a vector names it.
+    // Until it is reset, it stays so: MuJoCo has put it into another state.
+    assert!(play.step().is_err());
+    let mut good = Play::new(&spec("HalfCheetah-v5"), json!({})).unwrap();
+    good.reset();
+    play.env.restore(&good.env.snapshot().unwrap()).unwrap();
+    play.step().unwrap();
+    // A vector names the environment.
     let spec = spec("HalfCheetah-v5");
     let mut vector = spec.make_vec(&options(table), 2, 0, "env", 5).unwrap();
     let (obs, actions) = (

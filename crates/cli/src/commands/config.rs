@@ -21,8 +21,8 @@ enum Command {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Command::Show(wanted) = args.command;
     let request = wanted.request();
-    if let Some(env) = &request.env {
-        super::mujoco::ensure(env)?;
+    if let Some(env) = settings::env_of(&request) {
+        super::mujoco::ensure(&env)?;
     }
     let config = settings::resolve(&request)?;
     say!("{}", settings::to_yaml(&config.to_value()));

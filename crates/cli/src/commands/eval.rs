@@ -50,7 +50,7 @@ enum Protocol {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folder = RunFolder::open(&args.run)?;
-    let mut config = crate::read_config(&folder, args.device.as_deref())?;
+    let mut config = super::read_config(&folder, args.device.as_deref())?;
     super::bf16::ensure(&mut config)?;
     if let Some(Protocol::Training) = args.protocol {
         return training(&folder, &config, args.json);

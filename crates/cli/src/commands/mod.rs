@@ -10,10 +10,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::EngineError;
 use crate::bench::BenchError;
 use crate::envs::{EnvOptions, EnvSpec};
+use crate::record::RunFolder;
 use crate::settings::SettingsError;
+use crate::{EngineError, RunConfig};
 
 /// Prints a line of results to standard output. A reader that left ends the program quietly; any
 /// other failure, such as a full disk, ends it with an error.
@@ -172,6 +173,20 @@ pub fn main() -> ExitCode {
             exit_code(&error)
         }
     }
+}
+
+/// The settings of an existing run, after what its environment needs has been fetched.
+fn read_config(folder: &RunFolder, device: Option<&str>) -> anyhow::Result<RunConfig> {
+    // What is wrong with the file is said when it is read as a whole.
+    let tree = folder.read_config().ok();
+    let tree = tree.and_then(|text| crate::settings::from_yaml(&text, "").ok());
+    if let Some(env) = tree
+        .as_ref()
+        .and_then(|tree| tree.pointer("/env/id")?.as_str())
+    {
+        mujoco::ensure(env)?;
+    }
+    Ok(crate::read_config(folder, device)?)
 }
 
 /// The options of an environment that are given as `env.stack=1`.

@@ -93,7 +93,7 @@ fn is_run(what: &str) -> bool {
 /// The settings and the latest agent of a run.
 fn agent(run: &Path) -> anyhow::Result<(RunConfig, Agent)> {
     let folder = RunFolder::open(run)?;
-    let mut config = crate::read_config(&folder, None)?;
+    let mut config = super::read_config(&folder, None)?;
     super::bf16::ensure(&mut config)?;
     let (latest, _) = checkpoint::latest_with(&folder.checkpoints_path(), is_needed_to_act)?;
     let agent = Agent::new(&config, &latest)?;

@@ -28,7 +28,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folder = RunFolder::open_to_write(&args.run)?;
-    let mut config = crate::read_config(&folder, args.device.as_deref())?;
+    let mut config = super::read_config(&folder, args.device.as_deref())?;
     bf16::ensure(&mut config)?;
     let mut progress = Progress::new(args.quiet);
     let stop = signals::stop_flag(progress.speaker())?;

@@ -164,12 +164,11 @@ impl clap::builder::TypedValueParser for Offered {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let request = args.wanted.request();
     // The size of some observations is only known with the ROM or the model.
-    if let Some(env) = &request.env {
-        super::roms::ensure(env)?;
-        super::mujoco::ensure(env)?;
+    if let Some(env) = settings::env_of(&request) {
+        super::roms::ensure(&env)?;
+        super::mujoco::ensure(&env)?;
     }
     let mut config = settings::resolve(&request)?;
-    super::roms::ensure(&config.env_id)?;
     bf16::ensure(&mut config)?;
     let mut progress = Progress::new(args.quiet);
     let stop = signals::stop_flag(progress.speaker())?;

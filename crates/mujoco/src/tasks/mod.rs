@@ -78,7 +78,7 @@ macro_rules! tasks {
 
 tasks! {
     "HalfCheetah-v5", 1000 steps, Some(4800.0), HalfCheetahOptions, half_cheetah::v5,
-        "run on two legs in a plane, without falling";
+        "run on two legs in a plane";
     "Hopper-v5", 1000 steps, Some(3800.0), HopperOptions, walkers::hopper_v5,
         "hop on one leg in a plane";
     "Walker2d-v5", 1000 steps, None, Walker2dOptions, walkers::walker2d_v5,
@@ -100,7 +100,7 @@ tasks! {
     "Pusher-v5", 100 steps, Some(0.0), PusherOptions, pusher::v5,
         "push an object to a target with an arm of seven joints";
     "HalfCheetah-v4", 1000 steps, Some(4800.0), HalfCheetahV4Options, half_cheetah::v4,
-        "run on two legs in a plane, without falling (equal to v5)";
+        "run on two legs in a plane (equal to v5)";
     "Hopper-v4", 1000 steps, Some(3800.0), HopperV4Options, walkers::hopper_v4,
         "hop on one leg in a plane (the step that falls is paid, too)";
     "Walker2d-v4", 1000 steps, None, Walker2dV4Options, walkers::walker2d_v4,
