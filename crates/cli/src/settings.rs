@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use starling_engine::{EngineError, RunConfig};
+use starling_nets::{Device, DeviceChoice};
 
 use crate::presets;
 
@@ -188,7 +189,12 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         None => Some(presets::usual(spec.family, &algo)?),
     };
     let base = match preset {
-        Some(preset) => preset.settings(spec)?,
+        Some(preset) => {
+            let given = [&line, &file].into_iter();
+            let mut device = given.filter_map(|tree| tree.get("device")?.as_str());
+            let on_gpu = preset.minds_gpu() && is_gpu(device.next().unwrap_or("auto"));
+            preset.settings(spec, on_gpu)?
+        }
         None => Value::Object(Map::new()),
     };
     let mut tree = base.clone();
@@ -218,6 +224,15 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         }),
         _ => config,
     }
+}
+
+/// Whether a run on a device of this name is one on a GPU. Names that mean nothing are refused when
+/// the settings are checked.
+fn is_gpu(device: &str) -> bool {
+    let device = device
+        .parse::<DeviceChoice>()
+        .and_then(DeviceChoice::resolve);
+    matches!(device, Ok(Device::Cuda(_)))
 }
 
 /// `key=value` pairs with dotted keys as a tree of settings.
@@ -419,7 +434,7 @@ mod tests {
         assert_eq!(tree["algo"]["epochs"], 9);
         let preset = presets::find("classic/ppo")
             .unwrap()
-            .settings(starling_envs::registry::find("CartPole-v1").unwrap());
+            .settings(starling_envs::registry::find("CartPole-v1").unwrap(), false);
         let preset = preset.unwrap();
         assert_eq!(tree["envs"], preset["envs"]);
     }

@@ -43,11 +43,11 @@ pub use device::{
     DeviceChoice, DeviceError, cuda_devices, load_cuda, set_threads, threads, torch_version,
     why_no_cuda,
 };
-pub use distribution::{Distribution, PolicyHead, argmax, sample_categorical};
+pub use distribution::{ActionSampler, Distribution, PolicyHead, argmax, sample_categorical};
 pub use init::Init;
 pub use layers::{Activation, Conv2d, LayerNorm, Linear, Lstm};
 pub use model::{ActorCritic, ActorCriticOutput, LastInput, NetConfig};
-pub use native::{allow_tf32, copy_async, has_graphs, own_stream, synchronize};
+pub use native::{allow_tf32, copy_async, has_graphs, own_stream, synchronize, urgent_stream};
 pub use noisy::{NoisyLinear, draw_noise};
 pub use normalize::{Moments, RunningNorm};
 pub use novelty::{InverseModel, RandomDistillation};
@@ -59,6 +59,6 @@ pub use recorded::{Recorded, unrecorded};
 pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;
 pub use snapshot::Snapshot;
-pub use staging::{Staging, pin, send, staging_works};
+pub use staging::{Landing, Staging, pin, send, staging_works};
 pub use tch::{Device, Kind, Tensor, no_grad};
 pub use torso::{Padding, PaddingRule, Torso, TorsoKind};

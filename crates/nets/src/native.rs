@@ -195,7 +195,7 @@ pub fn allow_tf32(allow: bool) {
 /// The functions of the library for CUDA graphs.
 struct Cuda {
     error: unsafe extern "C" fn() -> *const c_char,
-    own_stream: unsafe extern "C" fn(c_int) -> c_int,
+    own_stream: unsafe extern "C" fn(c_int, c_int) -> c_int,
     synchronize: unsafe extern "C" fn(c_int) -> c_int,
     graph_new: unsafe extern "C" fn() -> *mut c_void,
     graph_free: unsafe extern "C" fn(*mut c_void),
@@ -246,9 +246,20 @@ fn open_graphs() -> Option<Cuda> {
 
 /// Gives the calling thread a stream of its own on a GPU; does nothing elsewhere.
 pub fn own_stream(device: Device) {
+    stream(device, false);
+}
+
+/// Gives the calling thread a stream of its own on a GPU whose work is done before waiting work of
+/// others: actors wait for every answer, learners have work in advance. It must be the first that
+/// the thread asks of the GPU. Does nothing elsewhere.
+pub fn urgent_stream(device: Device) {
+    stream(device, true);
+}
+
+fn stream(device: Device, urgent: bool) {
     if let (Device::Cuda(index), Some(cuda)) = (device, cuda()) {
         // SAFETY: plain numbers go in; the device's number is libtorch's own.
-        let code = unsafe { (cuda.own_stream)(index as c_int) };
+        let code = unsafe { (cuda.own_stream)(index as c_int, c_int::from(urgent)) };
         checked(code, cuda.error);
     }
 }

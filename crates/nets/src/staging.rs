@@ -1,7 +1,7 @@
 //! Host memory from which a device is fed.
 
 use starling_tree::{Array, Spec};
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::convert::kind_of;
 use crate::native;
@@ -69,6 +69,39 @@ impl Staging {
     /// The rows on the device, always the same tensor.
     pub fn tensor(&self) -> &Tensor {
         &self.device
+    }
+}
+
+/// Host memory to which a device brings its results, pinned where the device is a GPU.
+#[derive(Debug, Default)]
+pub struct Landing {
+    host: Vec<Tensor>,
+}
+
+impl Landing {
+    /// Tensors as arrays of float32 numbers. A GPU brings all of them before it is waited for.
+    pub fn fetch(&mut self, tensors: &[&Tensor]) -> Vec<Array> {
+        let Some(&Device::Cuda(index)) = tensors.first().map(|tensor| tensor.device()).as_ref()
+        else {
+            return tensors
+                .iter()
+                .map(|tensor| crate::array_of(tensor))
+                .collect();
+        };
+        let fits = self.host.len() == tensors.len()
+            && std::iter::zip(&self.host, tensors)
+                .all(|(host, tensor)| host.size() == tensor.size());
+        if !fits {
+            let place = |tensor: &&Tensor| {
+                native::pinned(&Tensor::zeros(tensor.size(), (Kind::Float, Device::Cpu)))
+            };
+            self.host = tensors.iter().map(place).collect();
+        }
+        for (host, tensor) in std::iter::zip(&self.host, tensors) {
+            native::copy_async(host, tensor);
+        }
+        native::synchronize(Device::Cuda(index));
+        self.host.iter().map(crate::array_of).collect()
     }
 }
 

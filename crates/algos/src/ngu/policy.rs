@@ -115,8 +115,7 @@ impl Policy for Curious {
             }
             arms.extend(own);
         }
-        let passed = self.passes.run(t, group, parts, Some(&arms));
-        let (mut values, memories) = passed.on_host();
+        let (mut values, memories) = self.passes.run_to_host(t, group, parts, Some(&arms));
         let mut first = 0;
         for part in parts.iter_mut() {
             decide(t, part, &mut values, first, &self.algorithm.shared);

@@ -5,7 +5,7 @@
 
 use rand::RngExt as _;
 use starling_envs::Rollout;
-use starling_nets::{Device, Recorded, RecurrentInput, RecurrentQ, Staging, Tensor, array_of};
+use starling_nets::{Device, Landing, Recorded, RecurrentInput, RecurrentQ, Staging, Tensor};
 use starling_tree::{Array, DType, Spec, Tree};
 
 use crate::Part;
@@ -118,6 +118,7 @@ impl PassInputs {
 struct Group {
     shown: Shown,
     pass: Recorded<PassInputs, Passed>,
+    landing: Landing,
 }
 
 impl Passes {
@@ -138,6 +139,17 @@ impl Passes {
         parts: &[Part<'_>],
         arms: Option<&[i64]>,
     ) -> &Passed {
+        self.prepare(t, group, parts, arms).pass.run()
+    }
+
+    /// Brings to the device what the pass over row `t` reads.
+    fn prepare(
+        &mut self,
+        t: usize,
+        group: usize,
+        parts: &[Part<'_>],
+        arms: Option<&[i64]>,
+    ) -> &mut Group {
         let names = self.shape.memories;
         let group = self.group(group, parts);
         group.shown.show(t, parts);
@@ -168,7 +180,23 @@ impl Passes {
         for column in columns.chain(&inputs.legal).chain(&inputs.memories) {
             column.upload();
         }
-        group.pass.run()
+        group
+    }
+
+    /// As [`run`](Passes::run): values and memories on the host.
+    pub(crate) fn run_to_host(
+        &mut self,
+        t: usize,
+        group: usize,
+        parts: &[Part<'_>],
+        arms: Option<&[i64]>,
+    ) -> (Array, Vec<Array>) {
+        let Group { pass, landing, .. } = self.prepare(t, group, parts, arms);
+        let passed = pass.run();
+        let tensors = std::iter::once(&passed.values).chain(&passed.memories);
+        let mut arrays = landing.fetch(&tensors.collect::<Vec<_>>());
+        let values = arrays.remove(0);
+        (values, arrays)
     }
 
     /// The observations of a group that were shown.
@@ -218,6 +246,7 @@ impl Passes {
         Group {
             shown,
             pass: Recorded::new(shape.device, inputs, compute),
+            landing: Landing::default(),
         }
     }
 }
@@ -253,14 +282,6 @@ pub(crate) fn keep(parts: &mut [Part<'_>], names: &[&str], memories: &[Array]) {
             rest = others;
         }
         debug_assert!(rest.is_empty(), "one row for each environment");
-    }
-}
-
-impl Passed {
-    /// Values and memories on the host.
-    pub(crate) fn on_host(&self) -> (Array, Vec<Array>) {
-        let memories = self.memories.iter().map(array_of).collect();
-        (array_of(&self.values), memories)
     }
 }
 

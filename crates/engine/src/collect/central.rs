@@ -25,11 +25,12 @@ use crate::link::{Lease, LinkError, Pace, Parcel};
 /// Groups of environments that take turns.
 pub(crate) const GROUPS: usize = 2;
 
-/// Into how many crews a group of `envs` environments is cut.
+/// Into how many crews a group of `envs` environments is cut: a multiple of the threads, so that
+/// all of them end at the same time.
 pub(crate) fn crews(envs: usize, threads: usize) -> usize {
     const PER_THREAD: usize = 4;
-    const LEAST_ENVS: usize = 4;
-    (threads * PER_THREAD).min(envs / LEAST_ENVS).max(threads)
+    const LEAST_ENVS: usize = 2;
+    threads * (envs / threads / LEAST_ENVS).clamp(1, PER_THREAD)
 }
 
 /// Environments and the one policy that acts for all.
@@ -153,6 +154,7 @@ impl Central {
         results: &Receiver<Done>,
     ) -> Result<(), EngineError> {
         starling_nets::set_threads(self.torch_threads);
+        starling_nets::urgent_stream(station.device);
         let mut version = None;
         for turn in (0..self.groups.len()).cycle() {
             self.gather(turn, station, results)?;

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use starling_nets::set_threads;
+use starling_nets::{Device, set_threads, urgent_stream};
 
 use super::{Actor, ActorKit, panic_message, rollout_steps};
 use crate::link::{ActorLink, Lease, LinkError, Loss, Pace, Parcel, Wanted, Weights};
@@ -40,6 +40,8 @@ pub(crate) struct Station {
     pub(crate) link: Arc<dyn ActorLink>,
     pub(crate) pace: Pace,
     pub(crate) patience: Duration,
+    /// Where the policy computes.
+    pub(crate) device: Device,
     /// Steps of all environments in one round.
     pub(crate) round_steps: u64,
     pub(crate) profile: Arc<Profile>,
@@ -57,6 +59,7 @@ impl Station {
             link,
             pace: config.pace(),
             patience: Duration::from_secs_f64(config.settings.stall_timeout_s),
+            device: kit.device,
             round_steps: steps as u64,
             profile,
         }
@@ -88,6 +91,7 @@ impl Station {
 /// Collects with one actor until the run ends.
 pub(super) fn act(station: &Station, lease: &Lease, mut actor: Actor) -> Result<(), EngineError> {
     set_threads(1);
+    urgent_stream(station.device);
     let profile = &station.profile;
     let mut spare = None;
     for number in 0.. {

@@ -191,8 +191,17 @@ impl RunConfig {
     fn actor_threads(&self) -> usize {
         let settings = &self.settings;
         let threads = match settings.threads {
-            // Those that draw ahead need cores too.
-            0 => cores().saturating_sub(settings.prefetch_threads).max(1),
+            // Those that draw ahead need cores too, and so do an acting and a learning thread that
+            // wait for a GPU without sleeping.
+            0 => {
+                let on_gpu = matches!(
+                    settings.device.resolve(),
+                    Ok(starling_nets::Device::Cuda(_))
+                );
+                let waiting = usize::from(settings.mode == Mode::Central && on_gpu) * 2;
+                let others = settings.prefetch_threads + waiting;
+                cores().saturating_sub(others).max(cores().div_ceil(2))
+            }
             given => given,
         };
         let groups = match settings.mode {
