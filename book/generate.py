@@ -349,7 +349,7 @@ def presets(program: Program) -> str:
         "# Presets\n\nThe preset `<family>/<algo>` is used for the environments of that family and that"
         " algorithm, and `default/<algo>` or `default/any` where there is none; `--preset` selects another."
         " Some sections apply only to some environments: `small` to those with small observations,"
-        " `floats` to those with float observations, `per_env` to the one that is named. The files are in"
+        " `floats` to those with float observations, `gpu` to runs on a GPU, `per_env` to the one that is named. The files are in"
         " the folder `presets`.\n"
     )
     for name, _ in program.listed("presets"):
