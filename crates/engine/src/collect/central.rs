@@ -8,12 +8,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, unbounded};
 
 use starling_algos::{Part, Policy};
 use starling_envs::Pulse;
+use starling_nets::Device;
 
 use super::crew::{CollectError, Crew};
 use super::local::{panic_message, pin_to_core};
@@ -21,6 +22,10 @@ use super::serve::Station;
 use crate::EngineError;
 use crate::link::patience::SLICE;
 use crate::link::{Lease, LinkError, Pace, Parcel};
+
+/// How long a thread that has nothing to do looks for work before it sleeps, where a GPU acts: a
+/// sleeping thread takes longer to wake than a GPU to choose actions.
+const AWAKE: Duration = Duration::from_micros(500);
 
 /// Groups of environments that take turns.
 pub(crate) const GROUPS: usize = 2;
@@ -198,7 +203,11 @@ impl Central {
     ) -> Result<(), EngineError> {
         let began = Instant::now();
         while self.groups[turn].crews.iter().any(Option::is_none) {
-            match results.recv_timeout(SLICE) {
+            let done = match soon(results, station) {
+                Some(done) => Ok(done),
+                None => results.recv_timeout(SLICE),
+            };
+            match done {
                 Ok(done) => self.groups[done.group].crews[done.number] = Some(done.crew?),
                 // The learner watches over the environments and ends the run if one is stuck.
                 Err(RecvTimeoutError::Timeout) if !station.link.is_closed() => {}
@@ -292,11 +301,30 @@ impl Group {
     }
 }
 
+/// What arrives while the thread stays awake.
+fn soon<T>(receiver: &Receiver<T>, station: &Station) -> Option<T> {
+    if station.device == Device::Cpu {
+        return None;
+    }
+    let began = Instant::now();
+    while began.elapsed() < AWAKE {
+        match receiver.try_recv() {
+            Err(TryRecvError::Empty) => std::thread::yield_now(),
+            arrived => return arrived.ok(),
+        }
+    }
+    None
+}
+
 /// What a thread that only steps environments does.
 fn step(station: &Station, thread: usize, todo: &Receiver<Job>, done: &Sender<Done>) {
     loop {
         let began = Instant::now();
-        let Ok(job) = todo.recv() else {
+        let job = match soon(todo, station) {
+            Some(job) => Ok(job),
+            None => todo.recv(),
+        };
+        let Ok(job) = job else {
             return;
         };
         station.profile.add("environments", "wait", began.elapsed());
