@@ -41,14 +41,22 @@ struct Fourier {
 
 fn build(o: Options, layout: &mut Layout, name: &str, obs: &Space, net: &NetConfig) -> Built {
     if o.frequencies == 0 {
-        return Err(ShapeMismatch("torso_options.frequencies must be at least 1".into()));
+        return Err(ShapeMismatch(
+            "torso_options.frequencies must be at least 1".into(),
+        ));
     }
     let inputs = Inputs::new(layout, name, obs, net)?;
-    let sizes = inputs.shapes().into_iter().map(|shape| shape.iter().product::<usize>());
+    let sizes = inputs
+        .shapes()
+        .into_iter()
+        .map(|shape| shape.iter().product::<usize>());
     let fan_in = sizes.sum();
     let (name, init) = (format!("{name}.frequencies"), Init::FanIn { fan_in });
     let frequencies = Linear::new(layout, &name, fan_in, o.frequencies, init);
-    Ok(Box::new(Fourier { inputs, frequencies }))
+    Ok(Box::new(Fourier {
+        inputs,
+        frequencies,
+    }))
 }
 
 impl FeatureExtractor for Fourier {
