@@ -14,6 +14,7 @@ fn the_selftest_compares_and_needs_the_device() {
         said.contains("1 of 1 agree after 10 updates each"),
         "{said}"
     );
+    assert!(said.contains("2 of 2 collect the same"), "{said}");
     assert!(said.contains("learning, until"), "{said}");
     assert!(!said.contains("NOT LEARNED"), "{said}");
     let missing = run(folder.path(), &["selftest", "--device", "cuda:99"]);
