@@ -6,7 +6,7 @@
 //!             └───────── answer ◀───────────────┘
 //! ```
 //!
-//! A message is `length u32 | JSON | frame`, where the frame is that of [`wire`](super::wire) for
+//! A message is `length u32 | JSON | frame`, where the frame is that of [`wire`] for
 //! parcels and publications and empty otherwise. How messages travel is up to the link: it needs a
 //! [`Carrier`] on the actor's side, and on the learner's side gives each request to the [`Session`] of
 //! its actor. Over a stream of bytes, such as a socket, [`Stream`] and [`Gateway::attend`] do both.
