@@ -384,6 +384,7 @@ def type_name(kind: str, source: Source) -> str:
         "bool": "bool",
         "f64": "float",
         "DeviceChoice": "`auto`, `cpu`, `cuda:N`",
+        "Map<String, Value>": "table",
         "Padding": "`same` or list of integers",
         "PathBuf": "path",
         "Schedule": "float or schedule",
@@ -392,6 +393,10 @@ def type_name(kind: str, source: Source) -> str:
     }
     if kind in names:
         return names[kind]
+    if kind == "TorsoName":
+        table = source.files[ROOT / "crates" / "nets" / "src" / "torsos.rs"]
+        built_in = re.findall(r"TorsoSpec::built_in\(\"(\w+)\"", table)
+        return ", ".join(f"`{name}`" for name in built_in)
     if re.match(r"[iu](8|16|32|64|size)$", kind):
         return "integer"
     if choices := source.choices(kind):

@@ -46,4 +46,5 @@ pub use continuous::ContinuousConfig;
 pub use off_policy::{ReplaySettings, TargetSettings};
 pub use policy_gradient::{PolicyGradientConfig, Terms};
 pub use registry::AlgoSpec;
+pub use rollout_columns::resident_observations;
 pub use value_based::{EpsilonGreedy, Ladder, Spread, ValueConfig};

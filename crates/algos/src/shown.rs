@@ -18,6 +18,8 @@ pub(crate) struct Shown {
     frame_stack: Option<usize>,
     /// The observations are those of the row to come: it was shown when the last rollout ended.
     ready: bool,
+    /// Rows were left out: the frames on the device are not those before the next.
+    skipped: bool,
     /// Whether the rows of a rollout are kept on a GPU.
     keep: bool,
     /// Rows of the rollout under way, `[T + 1, B, ..]`, as far as they were shown.
@@ -47,6 +49,7 @@ impl Shown {
             },
             frame_stack,
             ready: false,
+            skipped: false,
             keep: false,
             rows: None,
         }
@@ -78,14 +81,23 @@ impl Shown {
     pub(crate) fn show(&mut self, t: usize, parts: &[Part<'_>]) {
         if t > 0 || !self.ready {
             match (self.frame_stack, &self.frames) {
-                (Some(stack), Some(_)) if t > 0 => self.show_frames(t, parts, stack),
+                (Some(stack), Some(_)) if t > 0 && !self.skipped => {
+                    self.show_frames(t, parts, stack);
+                }
                 _ => self.show_whole(t, parts),
             }
         }
+        self.skipped = false;
         self.ready = parts.first().is_some_and(|part| t == part.rollout.steps());
         if let (true, Some(part)) = (self.keep, parts.first()) {
             self.keep_row(t, part.rollout.steps() as i64 + 1);
         }
+    }
+
+    /// Leaves a row out that nobody looks at. Nothing goes to the device: the memory that feeds it
+    /// must not be written again before a pass has been waited for.
+    pub(crate) fn skip(&mut self) {
+        (self.ready, self.skipped) = (false, true);
     }
 
     fn keep_row(&mut self, t: usize, rows: i64) {

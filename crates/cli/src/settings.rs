@@ -278,9 +278,11 @@ fn has_own_network(tree: &Value) -> bool {
 
 /// Removes from a preset what describes the built-in networks: a TorchScript file replaces them.
 fn drop_built_in_network(preset: &mut Value) {
-    const BUILT_IN: [&str; 5] = [
+    const BUILT_IN: [&str; 7] = [
         "torso",
+        "torso_options",
         "width",
+        "padding",
         "hidden",
         "layer_norm",
         "normalize_observations",

@@ -19,7 +19,9 @@ pub use agent::{Agent, Observation, WrongObservation};
 pub use collect::{Actor, CollectError, Player, serve};
 pub use error::EngineError;
 pub use link::{Place, Weights};
-pub use measure::{Comparison, Limits, Profile, Spent, compare_devices, limits};
+pub use measure::{
+    Collected, Comparison, Limits, Profile, Spent, compare_collected, compare_devices, limits,
+};
 pub use run::Training;
 pub use run::config::{
     CheckpointConfig, EvalConfig, Mode, OnActorLoss, OnEnvError, RunConfig, Settings,

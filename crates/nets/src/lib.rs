@@ -5,8 +5,9 @@
 //! every actor, each with [`Params`] of its own.
 //!
 //! Read first: [`Params`] (all weights of a network as one flat tensor with named views),
-//! [`ActorCritic`], [`QNetwork`] and [`QofAction`] (the families of networks), [`Descent`] (the gradient
-//! step), [`Recorded`] (a computation that a GPU can replay).
+//! [`ActorCritic`], [`QNetwork`] and [`QofAction`] (the families of networks), [`FeatureExtractor`]
+//! (their part that looks at observations), [`Descent`] (the gradient step), [`Recorded`] (a
+//! computation that a GPU can replay).
 
 mod bf16;
 mod bounded;
@@ -28,10 +29,10 @@ mod q_of_action;
 mod recorded;
 mod recurrent_q;
 mod schedule;
-mod script;
 mod snapshot;
 mod staging;
 mod torso;
+pub mod torsos;
 
 pub use bf16::try_bf16;
 pub use bounded::{
@@ -61,4 +62,5 @@ pub use schedule::Schedule;
 pub use snapshot::Snapshot;
 pub use staging::{Landing, Staging, pin, send, staging_works};
 pub use tch::{Device, Kind, Tensor, no_grad};
-pub use torso::{Padding, PaddingRule, Torso, TorsoKind};
+pub use torso::{FeatureExtractor, Inputs, Padding, PaddingRule, Torso};
+pub use torsos::{TorsoName, TorsoSpec};

@@ -1,6 +1,7 @@
 //! Networks with a policy and a value.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use starling_envs::Space;
 use starling_tree::{DType, Spec, Tree, View};
 use tch::Tensor;
@@ -8,7 +9,7 @@ use tch::Tensor;
 use crate::torso::layer_init;
 use crate::{
     Activation, Distribution, Layout, Linear, Lstm, Moments, Padding, Params, PolicyHead,
-    RunningNorm, ShapeMismatch, Torso, TorsoKind,
+    RunningNorm, ShapeMismatch, Torso, TorsoName,
 };
 
 /// What a network looks like.
@@ -16,8 +17,10 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 pub struct NetConfig {
     /// The network that processes observations: `auto`, `mlp`, `minatar`, `nature`,
-    /// `simpleconv`, `shallow` or `resnet`.
-    pub torso: TorsoKind,
+    /// `simpleconv`, `shallow`, `resnet`, or one that your program adds.
+    pub torso: TorsoName,
+    /// Settings of a torso of your own; null for its defaults.
+    pub torso_options: Option<Map<String, Value>>,
     /// Your own network to process observations, instead of the torso: a TorchScript file written
     /// by `examples/torchscript/export.py`.
     pub torchscript: Option<String>,
@@ -60,7 +63,8 @@ pub struct NetConfig {
 impl Default for NetConfig {
     fn default() -> Self {
         Self {
-            torso: TorsoKind::Auto,
+            torso: TorsoName::default(),
+            torso_options: None,
             torchscript: None,
             width: 1,
             padding: None,
@@ -99,13 +103,14 @@ impl NetConfig {
         if let Some(path) = &self.torchscript {
             let built_in = NetConfig::default();
             let untouched = self.torso == built_in.torso
+                && self.torso_options.is_none()
                 && self.width == 1
                 && self.padding.is_none()
                 && self.hidden.is_none()
                 && !self.layer_norm
                 && !self.normalize_observations;
             if !untouched {
-                let allowed = "null with torso, width, padding, hidden, layer_norm or \
+                let allowed = "null with torso, torso_options, width, padding, hidden, layer_norm or \
                                normalize_observations: those describe the built-in networks";
                 return Some(("net.torchscript", path.clone(), allowed));
             }

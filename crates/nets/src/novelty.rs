@@ -154,6 +154,7 @@ impl Encoder {
         // same network, and there would be nothing to foretell.
         let config = NetConfig {
             torso: config.torso,
+            torso_options: config.torso_options.clone(),
             width: config.width,
             padding: config.padding.clone(),
             hidden: config.hidden.clone(),

@@ -3,6 +3,7 @@
 use std::f64::consts::PI;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use starling_envs::Space;
 use starling_tree::Tree;
 use tch::{Kind, Tensor};
@@ -10,7 +11,7 @@ use tch::{Kind, Tensor};
 use crate::torso::layer_init;
 use crate::{
     Activation, Init, Layout, Linear, NetConfig, NoisyLinear, Padding, ParamId, Params,
-    ShapeMismatch, Torso, TorsoKind,
+    ShapeMismatch, Torso, TorsoName,
 };
 
 /// What a network of action values looks like.
@@ -18,7 +19,9 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 pub struct QNetConfig {
     /// The network that processes observations.
-    pub torso: TorsoKind,
+    pub torso: TorsoName,
+    /// Settings of a torso of your own; null for its defaults.
+    pub torso_options: Option<Map<String, Value>>,
     /// Your own network to process observations, instead of the torso: a TorchScript file written
     /// by `examples/torchscript/export.py`.
     pub torchscript: Option<String>,
@@ -63,7 +66,8 @@ pub struct QNetConfig {
 impl Default for QNetConfig {
     fn default() -> Self {
         Self {
-            torso: TorsoKind::Auto,
+            torso: TorsoName::default(),
+            torso_options: None,
             torchscript: None,
             width: 1,
             padding: None,
@@ -183,6 +187,7 @@ impl QNetConfig {
     fn of_torso(&self) -> NetConfig {
         NetConfig {
             torso: self.torso,
+            torso_options: self.torso_options.clone(),
             torchscript: self.torchscript.clone(),
             width: self.width,
             padding: self.padding.clone(),

@@ -1,12 +1,13 @@
 //! Values of continuous actions, Q(s, a), by several critics at once.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use starling_envs::Space;
 use starling_tree::Tree;
 use tch::{Kind, Tensor};
 
 use crate::{
-    Activation, Init, Layout, NetConfig, Padding, ParamId, Params, ShapeMismatch, Torso, TorsoKind,
+    Activation, Init, Layout, NetConfig, Padding, ParamId, Params, ShapeMismatch, Torso, TorsoName,
 };
 
 /// What the networks of an actor and its critics look like.
@@ -14,7 +15,9 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 pub struct ControlNetConfig {
     /// Which network looks at observations.
-    pub torso: TorsoKind,
+    pub torso: TorsoName,
+    /// Settings of a torso of your own; null for its defaults.
+    pub torso_options: Option<Map<String, Value>>,
     /// Factor on the number of filters of each convolution.
     pub width: usize,
     /// Zeros around the image before each convolution: a list with one number per convolution, or
@@ -33,7 +36,8 @@ pub struct ControlNetConfig {
 impl Default for ControlNetConfig {
     fn default() -> Self {
         Self {
-            torso: TorsoKind::Auto,
+            torso: TorsoName::default(),
+            torso_options: None,
             width: 1,
             padding: None,
             hidden: vec![256, 256],
@@ -69,6 +73,7 @@ impl ControlNetConfig {
     fn of_observations(&self) -> NetConfig {
         NetConfig {
             torso: self.torso,
+            torso_options: self.torso_options.clone(),
             width: self.width,
             padding: self.padding.clone(),
             hidden: Some(Vec::new()),

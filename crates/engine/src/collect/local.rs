@@ -221,10 +221,8 @@ impl Shift {
             let Err(failure) = worked else {
                 return;
             };
-            for lease in &leases {
-                let who = self.worker.name.clone();
-                self.link.fail(failure.loss(lease, who));
-            }
+            let who = self.worker.name.clone();
+            self.link.fail(failure.loss(&leases, who));
             if !self.replace_lost || !self.wait_for_places(&leases) {
                 return;
             }

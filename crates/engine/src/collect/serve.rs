@@ -28,7 +28,7 @@ pub fn serve(
     match guard(|| act(&station, lease, kit.actor(lease.place, lease.seed)?)) {
         Ok(()) => Ok(()),
         Err(failure) => {
-            link.fail(failure.loss(lease, who));
+            link.fail(failure.loss(std::slice::from_ref(lease), who));
             Err(failure.error)
         }
     }
@@ -122,9 +122,9 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    pub(super) fn loss(&self, lease: &Lease, who: String) -> Loss {
+    pub(super) fn loss(&self, leases: &[Lease], who: String) -> Loss {
         Loss {
-            lease: lease.id,
+            leases: leases.iter().map(|lease| lease.id).collect(),
             who,
             reason: self.reason.clone(),
             stalled: matches!(self.error, EngineError::Link(LinkError::TimedOut { .. })),

@@ -301,7 +301,7 @@ fn records_apart(a: &Rollout, b: &Rollout) -> f64 {
 }
 
 /// Keeps the larger difference; NaN is larger than any.
-fn worst(kept: &mut f64, difference: f64) {
+pub(super) fn worst(kept: &mut f64, difference: f64) {
     *kept = match difference.is_nan() {
         true => f64::INFINITY,
         false => kept.max(difference),

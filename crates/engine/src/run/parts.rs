@@ -134,7 +134,7 @@ impl RunConfig {
     }
 
     /// The environments of the run in the parts that actors lease.
-    fn places(&self, start: Start) -> Places {
+    pub(crate) fn places(&self, start: Start) -> Places {
         let parts = match self.settings.mode {
             Mode::Central => GROUPS,
             Mode::Serial | Mode::Threads => self.actor_threads(),
@@ -158,7 +158,7 @@ impl RunConfig {
     }
 
     /// How many versions of the weights actors may still ask for.
-    fn history(&self) -> usize {
+    pub(crate) fn history(&self) -> usize {
         match self.pace() {
             Pace::Free => 1,
             Pace::Lag(lag) => lag as usize + 2,
