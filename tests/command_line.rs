@@ -68,11 +68,11 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "ALE/Pong-v5", "env.stack=many"],
-            "env.stack is \"many\"; allowed: a whole number, not negative",
+            "env.stack is \"many\"; allowed: a whole number, 0 or more",
         ),
         (
             &["train", "ALE/Pong-v5", "env.stack=100"],
-            "env.stack is 100; allowed: 1 to 64",
+            "env.stack is 100; allowed: between 1 and 64",
         ),
         (
             &["train", "CartPole-v1", "algo.epochs=many"],
@@ -99,7 +99,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "CartPole-v1", "env.max_episode_steps=0"],
-            "env.max_episode_steps is 0; allowed: a whole number, at least 1",
+            "env.max_episode_steps is 0; allowed: at least 1, or null",
         ),
         (
             &["train", "CartPole-v1", "algo.learning_rate=fast"],
@@ -235,7 +235,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "CartPole-v1", "algo.net.hidden=[-4]"],
-            "algo.net.hidden[0] is -4; allowed: a whole number, not negative",
+            "algo.net.hidden[0] is -4; allowed: between 1 and 65536",
         ),
         (
             &["train", "CartPole-v1", "device=tpu"],
@@ -992,6 +992,17 @@ fn the_tables_are_listed_and_settings_are_shown() {
         shown.contains("seed: 9") && shown.contains("id: CartPole-v1"),
         "{shown}"
     );
+    let explained = run(folder.path(), &["config", "explain", "lr", "CartPole-v1"]);
+    let explained = stdout(&explained);
+    assert!(
+        explained.starts_with("algo.learning_rate\n") && explained.contains("preset classic/ppo"),
+        "{explained}"
+    );
+    let schema = stdout(&run(folder.path(), &["config", "explain", "--json"]));
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    assert_eq!(schema["run"][0]["key"], "seed");
+    let unknown = run(folder.path(), &["config", "explain", "algo.gamm"]);
+    assert_eq!(unknown.status.code(), Some(2));
     let completions = stdout(&run(folder.path(), &["completions", "bash"]));
     for name in ["CartPole-v1", "check-env", "classic/ppo", "cuda:0"] {
         assert!(completions.contains(name), "{name}");
@@ -1025,7 +1036,7 @@ fn completed(folder: &Path, words: &[&str]) -> (Vec<String>, bool) {
 }
 
 #[test]
-fn bash_completes_names_of_settings() {
+fn bash_completes_names_and_values_of_settings() {
     let folder = tempfile::tempdir().unwrap();
     let completed = |words: &[&str]| completed(folder.path(), words);
     let rates = (
@@ -1060,9 +1071,32 @@ fn bash_completes_names_of_settings() {
     ];
     assert_eq!(names, expected.map(|name| format!("checkpoint.{name}=")));
     assert_eq!(
-        completed(&["starling", "train", "Pong", "env.fire"]),
-        (vec!["env.fire_reset=".to_owned()], false)
+        completed(&["starling", "train", "Pong", "env.noop"]),
+        (vec!["env.noop_max=".to_owned()], false)
     );
+    let (values, _) = completed(&["starling", "train", "CartPole-v1", "mod"]);
+    assert_eq!(values, ["mode=central", "mode=serial", "mode=threads"]);
+    // Bash splits at `=`, and replaces only what follows.
+    let (values, _) = completed(&["starling", "train", "CartPole-v1", "mode", "="]);
+    assert_eq!(values, ["central", "serial", "threads"]);
+    assert_eq!(
+        completed(&["starling", "train", "CartPole-v1", "mode", "=", "se"]),
+        (vec!["serial".to_owned()], true)
+    );
+    let (values, _) = completed(&["starling", "train", "CartPole-v1", "device", "=", "cu"]);
+    assert_eq!(values, ["cuda:0"]);
+    let after = [
+        "starling",
+        "train",
+        "CartPole-v1",
+        "mode",
+        "=",
+        "serial",
+        "tf",
+    ];
+    assert_eq!(completed(&after).0, ["tf32=false", "tf32=true"]);
+    let (names, _) = completed(&["starling", "config", "explain", "checkpoint.k"]);
+    assert_eq!(names, ["checkpoint.keep_last"]);
     // Other words are followed by a space, as before.
     assert_eq!(
         completed(&["starling", "train", "CartPole-v1", "--algo", "qr"]),

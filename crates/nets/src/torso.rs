@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::Space;
 use starling_tree::{DType, Tree};
@@ -14,7 +15,7 @@ use crate::{
 };
 
 /// The network that processes observations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TorsoKind {
     /// `nature` for images of 64×64 and more, `minatar` for smaller ones, `mlp` for vectors.
@@ -38,7 +39,7 @@ pub enum TorsoKind {
 }
 
 /// What is added around an image before a convolution.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
     expecting = "expected `same`, or a list with the padding of each convolution"
@@ -51,7 +52,7 @@ pub enum Padding {
 }
 
 /// A rule that gives every convolution and pool its padding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PaddingRule {
     /// TensorFlow's `SAME`: ⌈side / stride⌉ outputs per side; where the padding is odd, the extra

@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 use starling_engine::link::conformance::{self, Rig};
 use starling_engine::link::wire::{ParcelFormat, PublicationFormat};
 use starling_engine::link::{ActorLink, LinkError};
-use starling_engine::{EngineError, RunConfig, Status, Training, Watcher, merge_settings, serve};
+use starling_engine::{EngineError, RunConfig, Status, Training, Watcher, serve};
 use starling_record::{RunFolder, Table, checkpoint};
+use starling_settings::merge;
 
 use self::link::{Gateway, Remote, join};
 
@@ -53,7 +54,7 @@ fn config(settings: Value) -> RunConfig {
         "torch_threads": 1,
         "log_every_steps": 1_000,
     });
-    merge_settings(&mut tree, &settings);
+    merge(&mut tree, &settings);
     RunConfig::from_value(&tree).unwrap()
 }
 
