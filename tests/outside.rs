@@ -153,6 +153,34 @@ fn environment(folder: &Path, program: &Path) {
             .starts_with(b"GIF89a")
     );
 
+    let explained = successful(run(&["config", "explain", "side", "Ice-v0"]));
+    let expected = "\
+env.side
+  Cells along each side.
+
+  type       integer
+  unit       cells
+  range      between 2 and 50
+  default    5
+  value      5 for Ice-v0 with preset default/ppo
+";
+    assert_eq!(explained, expected);
+    let message = |output: Output| {
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let outside = message(run(&["train", "Ice-v0", "env.side=300"]));
+    let expected = "env.side is 300; allowed: between 2 and 50";
+    assert!(outside.contains(expected), "{outside}");
+    let outside = message(run(&[
+        "train",
+        "CartPole-v1",
+        "--algo",
+        "reinforce",
+        "algo.hidden=0",
+    ]));
+    let expected = "algo.hidden is 0; allowed: between 1 and 65536";
+    assert!(outside.contains(expected), "{outside}");
     let unknown = run(&["train", "Ice-v0", "env.sides=4"]);
     assert_eq!(unknown.status.code(), Some(2));
     let message = String::from_utf8_lossy(&unknown.stderr).into_owned();

@@ -31,7 +31,7 @@ fn completed(folder: &Path, words: &[&str]) -> (Vec<String>, bool) {
 }
 
 #[test]
-fn bash_completes_names_of_settings() {
+fn bash_completes_names_and_values_of_settings() {
     let folder = tempfile::tempdir().unwrap();
     let completed = |words: &[&str]| completed(folder.path(), words);
     let rates = (
@@ -66,9 +66,32 @@ fn bash_completes_names_of_settings() {
     ];
     assert_eq!(names, expected.map(|name| format!("checkpoint.{name}=")));
     assert_eq!(
-        completed(&["starling", "train", "Pong", "env.fire"]),
-        (vec!["env.fire_reset=".to_owned()], false)
+        completed(&["starling", "train", "Pong", "env.noop"]),
+        (vec!["env.noop_max=".to_owned()], false)
     );
+    let (values, _) = completed(&["starling", "train", "CartPole-v1", "mod"]);
+    assert_eq!(values, ["mode=central", "mode=serial", "mode=threads"]);
+    // Bash splits at `=`, and replaces only what follows.
+    let (values, _) = completed(&["starling", "train", "CartPole-v1", "mode", "="]);
+    assert_eq!(values, ["central", "serial", "threads"]);
+    assert_eq!(
+        completed(&["starling", "train", "CartPole-v1", "mode", "=", "se"]),
+        (vec!["serial".to_owned()], true)
+    );
+    let (values, _) = completed(&["starling", "train", "CartPole-v1", "device", "=", "cu"]);
+    assert_eq!(values, ["cuda:0"]);
+    let after = [
+        "starling",
+        "train",
+        "CartPole-v1",
+        "mode",
+        "=",
+        "serial",
+        "tf",
+    ];
+    assert_eq!(completed(&after).0, ["tf32=false", "tf32=true"]);
+    let (names, _) = completed(&["starling", "config", "explain", "checkpoint.k"]);
+    assert_eq!(names, ["checkpoint.keep_last"]);
     // Other words are followed by a space, as before.
     assert_eq!(
         completed(&["starling", "train", "CartPole-v1", "--algo", "qr"]),

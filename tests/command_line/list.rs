@@ -27,6 +27,17 @@ fn the_tables_are_listed_and_settings_are_shown() {
         shown.contains("seed: 9") && shown.contains("id: CartPole-v1"),
         "{shown}"
     );
+    let explained = run(folder.path(), &["config", "explain", "lr", "CartPole-v1"]);
+    let explained = stdout(&explained);
+    assert!(
+        explained.starts_with("algo.learning_rate\n") && explained.contains("preset classic/ppo"),
+        "{explained}"
+    );
+    let schema = stdout(&run(folder.path(), &["config", "explain", "--json"]));
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    assert_eq!(schema["run"][0]["key"], "seed");
+    let unknown = run(folder.path(), &["config", "explain", "algo.gamm"]);
+    assert_eq!(unknown.status.code(), Some(2));
     let completions = stdout(&run(folder.path(), &["completions", "bash"]));
     for name in ["CartPole-v1", "check-env", "classic/ppo", "cuda:0"] {
         assert!(completions.contains(name), "{name}");

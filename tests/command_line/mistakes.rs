@@ -35,11 +35,11 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "ALE/Pong-v5", "env.stack=many"],
-            "env.stack is \"many\"; allowed: a whole number, not negative",
+            "env.stack is \"many\"; allowed: a whole number, 0 or more",
         ),
         (
             &["train", "ALE/Pong-v5", "env.stack=100"],
-            "env.stack is 100; allowed: 1 to 64",
+            "env.stack is 100; allowed: between 1 and 64",
         ),
         (
             &["train", "CartPole-v1", "algo.epochs=many"],
@@ -66,7 +66,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "CartPole-v1", "env.max_episode_steps=0"],
-            "env.max_episode_steps is 0; allowed: a whole number, at least 1",
+            "env.max_episode_steps is 0; allowed: at least 1, or null",
         ),
         (
             &["train", "CartPole-v1", "algo.learning_rate=fast"],
@@ -202,7 +202,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "CartPole-v1", "algo.net.hidden=[-4]"],
-            "algo.net.hidden[0] is -4; allowed: a whole number, not negative",
+            "algo.net.hidden[0] is -4; allowed: between 1 and 65536",
         ),
         (
             &["train", "CartPole-v1", "device=tpu"],

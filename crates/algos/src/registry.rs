@@ -4,9 +4,8 @@
 
 use std::sync::{LazyLock, PoisonError, RwLock};
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
+use starling_settings::{Schema, Structure};
 
 use crate::config::{ConfigError, parse_config, parse_parts, side_by_side};
 use crate::continuous::{ddpg, sac, td3};
@@ -22,7 +21,7 @@ pub struct AlgoSpec {
     pub summary: &'static str,
     /// Where it comes from.
     pub paper: &'static str,
-    defaults: Box<dyn Fn() -> Value + Send + Sync>,
+    schema: Box<dyn Fn() -> Schema + Send + Sync>,
     build: Box<Build>,
 }
 
@@ -40,13 +39,13 @@ impl AlgoSpec {
         build: fn(C, &Spaces) -> Built,
     ) -> Self
     where
-        C: Default + Serialize + DeserializeOwned + 'static,
+        C: Default + Structure,
     {
         Self {
             name,
             summary,
             paper,
-            defaults: Box::new(|| serde_json::to_value(C::default()).unwrap_or(Value::Null)),
+            schema: Box::new(Schema::of::<C>),
             build: Box::new(move |given, spaces| build(parse_config("algo", given)?, spaces)),
         }
     }
@@ -60,14 +59,14 @@ impl AlgoSpec {
         build: fn(A, B, &Spaces) -> Built,
     ) -> Self
     where
-        A: Serialize + DeserializeOwned + 'static,
-        B: Serialize + DeserializeOwned + 'static,
+        A: Structure,
+        B: Structure,
     {
         Self {
             name,
             summary,
             paper,
-            defaults: Box::new(move || side_by_side(&defaults())),
+            schema: Box::new(move || side_by_side(&defaults())),
             build: Box::new(move |given, spaces| {
                 let (shared, own) = parse_parts("algo", given, &defaults())?;
                 build(shared, own, spaces)
@@ -75,9 +74,14 @@ impl AlgoSpec {
         }
     }
 
+    /// Its settings.
+    pub fn schema(&self) -> Schema {
+        (self.schema)()
+    }
+
     /// All settings with their defaults.
     pub fn defaults(&self) -> Value {
-        (self.defaults)()
+        self.schema().defaults().clone()
     }
 
     /// Makes it from settings (those not given keep their defaults) for an environment's spaces.

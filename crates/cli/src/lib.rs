@@ -26,6 +26,7 @@ pub use starling_envs::Env;
 pub use starling_nets as nets;
 pub use starling_record as record;
 pub use starling_replay as replay;
+pub use starling_settings::{JsonSchema, Schema, schemars};
 pub use starling_tree as tree;
 
 use starling_record::{RunFolder, RunInfo, Version};

@@ -3,6 +3,7 @@
 //! Later ones win: defaults < preset < file < command line. `env: CartPole-v1` and `algo: ppo` are
 //! short for `env: {id: CartPole-v1}` and `algo: {name: ppo}`.
 
+pub mod explain;
 pub(crate) mod names;
 
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use starling_engine::{EngineError, RunConfig};
 use starling_nets::{Device, DeviceChoice};
+pub use starling_settings::merge;
 
 use crate::presets;
 
@@ -103,6 +105,18 @@ pub enum SettingsError {
         env: String,
         /// The algorithm.
         algo: String,
+    },
+    /// No such setting, here or at all.
+    #[error("{}", not_explained(key, here, nearest, owners))]
+    NotExplained {
+        /// The name that was given.
+        key: String,
+        /// The environment and the algorithm, if some were named.
+        here: String,
+        /// Settings that may be meant.
+        nearest: Vec<String>,
+        /// The algorithms or families of environments that have it.
+        owners: String,
     },
     /// No environment is named.
     #[error("no environment was named; `starling list envs` shows them")]
@@ -270,6 +284,19 @@ fn unknown(key: &str, nearest: &[String], available: &[String], env: &str, algo:
     }
 }
 
+fn not_explained(key: &str, here: &str, nearest: &[String], owners: &str) -> String {
+    match (nearest, owners) {
+        (_, "") if nearest.is_empty() => {
+            format!("there is no setting called '{key}'; `starling config explain` lists all")
+        }
+        (_, "") => format!(
+            "there is no setting called '{key}'; did you mean {}?",
+            nearest.join(" or ")
+        ),
+        _ => format!("{here} has no setting called '{key}', but these have: {owners}"),
+    }
+}
+
 /// Whether these settings name a TorchScript file.
 fn has_own_network(tree: &Value) -> bool {
     let file = tree.pointer("/algo/net/torchscript");
@@ -342,11 +369,6 @@ fn in_plain_words(message: &str, origin: &str) -> String {
 pub fn to_yaml(tree: &Value) -> String {
     // Numbers, strings, lists and tables can always be written.
     serde_saphyr::to_string(tree).unwrap_or_default()
-}
-
-/// Lays one tree of settings over another: tables are merged, everything else is replaced.
-pub fn merge(under: &mut Value, over: &Value) {
-    starling_engine::merge_settings(under, over);
 }
 
 fn read_file(path: &Path) -> Result<Value, SettingsError> {

@@ -25,7 +25,6 @@ pub use measure::{
 pub use run::Training;
 pub use run::config::{
     CheckpointConfig, EvalConfig, Mode, OnActorLoss, OnEnvError, RunConfig, Settings,
-    merge as merge_settings,
 };
 pub use run::evaluate::{Episodes, Evaluation, evaluate, evaluate_checkpoint};
 pub use run::watch::{Outcome, Reason, Status, Watcher};

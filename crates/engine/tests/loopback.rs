@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use starling_engine::link::conformance::{self, Rig};
 use starling_engine::link::remote::{Gateway, Remote, Stream};
 use starling_engine::link::{ActorLink, LinkError, Terms};
-use starling_engine::{EngineError, RunConfig, Status, Training, Watcher, merge_settings, serve};
+use starling_engine::{EngineError, RunConfig, Status, Training, Watcher, serve};
 use starling_record::{RunFolder, Table, checkpoint};
+use starling_settings::merge;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -67,7 +68,7 @@ fn config(settings: Value) -> RunConfig {
         "torch_threads": 1,
         "log_every_steps": 1_000,
     });
-    merge_settings(&mut tree, &settings);
+    merge(&mut tree, &settings);
     RunConfig::from_value(&tree).unwrap()
 }
 

@@ -26,7 +26,7 @@ pub use random::{Rng, stream};
 pub use registry::{EnvSpec, UnknownEnv};
 pub use rollout::{Resident, Rollout};
 pub use space::{Bounds, Space};
-pub use starling_settings::ConfigError;
+pub use starling_settings::{ConfigError, Schema};
 pub use vector::{
     BatchOfOne, BatchVecEnv, EnvBatch, Episode, Pulse, Remake, Restart, RestartBudget, SyncVecEnv,
     VecEnv, VecSnapshot,

@@ -2,6 +2,7 @@
 //! to what the environment accepts.
 
 use rand_distr::{Distribution as _, StandardNormal};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::{Rng, Space};
 use starling_tree::{DType, Tree};
@@ -91,7 +92,7 @@ impl UnitScale {
 }
 
 /// How the logarithm of a standard deviation is kept within its limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogStdLimit {
     /// What is outside is set to the limit; there is no gradient there (SAC's authors, SB3).

@@ -1,9 +1,11 @@
 //! Where networks run, and with how many threads.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use tch::{Cuda, Device};
 
@@ -18,6 +20,24 @@ pub enum DeviceChoice {
     Cpu,
     /// One GPU by its number.
     Cuda(usize),
+}
+
+impl JsonSchema for DeviceChoice {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "DeviceChoice".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "oneOf": [
+            { "const": "auto", "description": "The first GPU if there is one, else the CPU." },
+            { "const": "cpu", "description": "The CPU." },
+            { "const": "cuda:0", "description": "The first GPU; `cuda:1` is the second." },
+        ]})
+    }
 }
 
 /// A device that was asked for and is not there, or a name that means none.

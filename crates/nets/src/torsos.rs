@@ -2,11 +2,13 @@
 //!
 //! One outside of this crate is [added](add).
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use starling_envs::Space;
 use starling_settings::parse_config;
 use tch::{Device, Kind, Tensor};
@@ -19,6 +21,8 @@ use crate::{FeatureExtractor, Layout, NetConfig, Params, ShapeMismatch};
 pub struct TorsoSpec {
     /// The value of `algo.net.torso`.
     pub name: &'static str,
+    /// What it is, in a sentence.
+    pub summary: &'static str,
     build: Box<Build>,
 }
 
@@ -34,10 +38,11 @@ impl TorsoSpec {
     /// `normalize_observations` and `bf16`; `width` and `padding` belong to the built-in torsos.
     pub fn new<C>(
         name: &'static str,
+        summary: &'static str,
         build: fn(C, &mut Layout, &str, &Space, &NetConfig) -> Built,
     ) -> Self
     where
-        C: Default + Serialize + DeserializeOwned + 'static,
+        C: Default + Serialize + DeserializeOwned + JsonSchema + 'static,
     {
         let of_options = move |layout: &mut Layout, at: &str, space: &Space, net: &NetConfig| {
             if net.width != 1 || net.padding.is_some() {
@@ -56,11 +61,12 @@ impl TorsoSpec {
         };
         Self {
             name,
+            summary,
             build: Box::new(of_options),
         }
     }
 
-    fn built_in(name: &'static str, kind: BuiltIn) -> Self {
+    fn built_in(name: &'static str, kind: BuiltIn, summary: &'static str) -> Self {
         let build = move |layout: &mut Layout, at: &str, space: &Space, net: &NetConfig| {
             if net.torso_options.is_some() {
                 return Err(ShapeMismatch(format!(
@@ -73,6 +79,7 @@ impl TorsoSpec {
         };
         Self {
             name,
+            summary,
             build: Box::new(build),
         }
     }
@@ -156,6 +163,23 @@ impl<'de> Deserialize<'de> for TorsoName {
     }
 }
 
+/// All that were in the table when it was first asked for.
+impl JsonSchema for TorsoName {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "TorsoName".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let choice = |spec: &TorsoSpec| json!({"const": spec.name, "description": spec.summary});
+        let choices: Vec<Value> = all().into_iter().map(choice).collect();
+        json_schema!({ "oneOf": choices })
+    }
+}
+
 /// A name that no torso has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no torso called '{name}'; expected one of {}", names())]
@@ -203,13 +227,44 @@ static ADDED: RwLock<Vec<&'static TorsoSpec>> = RwLock::new(Vec::new());
 
 static TABLE: LazyLock<Vec<TorsoSpec>> = LazyLock::new(|| {
     vec![
-        TorsoSpec::built_in("auto", BuiltIn::Auto),
-        TorsoSpec::built_in("mlp", BuiltIn::Mlp),
-        TorsoSpec::built_in("minatar", BuiltIn::MinAtar),
-        TorsoSpec::built_in("nature", BuiltIn::Nature),
-        TorsoSpec::built_in("simpleconv", BuiltIn::SimpleConv),
-        TorsoSpec::built_in("shallow", BuiltIn::Shallow),
-        TorsoSpec::built_in("resnet", BuiltIn::ResNet),
+        TorsoSpec::built_in(
+            "auto",
+            BuiltIn::Auto,
+            "`nature` for images of 64×64 and more, `minatar` for smaller ones, `mlp` for vectors.",
+        ),
+        TorsoSpec::built_in(
+            "mlp",
+            BuiltIn::Mlp,
+            "Fully connected layers over everything, laid flat.",
+        ),
+        TorsoSpec::built_in(
+            "minatar",
+            BuiltIn::MinAtar,
+            "One convolution of 16 filters, 3×3: for grids of about 10×10 (Young and Tian 2019).",
+        ),
+        TorsoSpec::built_in(
+            "nature",
+            BuiltIn::Nature,
+            "Three convolutions, of 32 filters 8×8, 64 4×4 and 64 3×3 (Mnih et al. 2015).",
+        ),
+        TorsoSpec::built_in(
+            "simpleconv",
+            BuiltIn::SimpleConv,
+            "The same three with padding: 7744 features of 84×84 (the multi-learner IMPALA's \
+             SimpleConv).",
+        ),
+        TorsoSpec::built_in(
+            "shallow",
+            BuiltIn::Shallow,
+            "Two convolutions, of 16 filters 8×8 and 32 4×4, and 256 hidden units: IMPALA's shallow \
+             network (Espeholt et al. 2018).",
+        ),
+        TorsoSpec::built_in(
+            "resnet",
+            BuiltIn::ResNet,
+            "IMPALA's deep network: three sections of 16, 32 and 32 filters, each a convolution, a \
+             pool and two residual blocks, and 256 hidden units.",
+        ),
     ]
 });
 
@@ -217,11 +272,10 @@ static TABLE: LazyLock<Vec<TorsoSpec>> = LazyLock::new(|| {
 mod tests {
     use super::*;
     use crate::{Activation, Init, Inputs, Linear, Moments, RunningNorm, Torso};
-    use serde_json::json;
     use starling_envs::stream;
     use starling_tree::Tree;
 
-    #[derive(Serialize, Deserialize)]
+    #[derive(Serialize, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields, default)]
     struct Options {
         units: usize,
@@ -275,7 +329,7 @@ mod tests {
 
     /// The network with this name in the table, which tests share.
     fn config(options: Value) -> NetConfig {
-        let _ = add(TorsoSpec::new("own", own));
+        let _ = add(TorsoSpec::new("own", "one layer", own));
         NetConfig {
             torso: TorsoName::find("own").unwrap(),
             torso_options: options.as_object().cloned(),
@@ -356,7 +410,7 @@ mod tests {
         };
         assert!(refused(&built_in).contains("torso_options"));
         assert_eq!(
-            add(TorsoSpec::new("mlp", own)).unwrap_err(),
+            add(TorsoSpec::new("mlp", "one layer", own)).unwrap_err(),
             TorsoExists("mlp")
         );
     }

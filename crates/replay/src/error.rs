@@ -1,5 +1,7 @@
 //! What a replay refuses, and why.
 
+use starling_settings::OutOfRange;
+
 /// What goes wrong when a replay is built, fed or drawn from.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ReplayError {
@@ -7,7 +9,7 @@ pub enum ReplayError {
     #[error("replay: {key} is {value}; allowed: {allowed}")]
     Config {
         /// Name of the setting.
-        key: &'static str,
+        key: String,
         /// What it was.
         value: String,
         /// What it may be.
@@ -92,4 +94,14 @@ pub enum ReplayError {
         /// Entries they were for.
         entries: usize,
     },
+}
+
+impl From<OutOfRange> for ReplayError {
+    fn from(wrong: OutOfRange) -> Self {
+        ReplayError::Config {
+            key: wrong.key,
+            value: wrong.value,
+            allowed: wrong.allowed,
+        }
+    }
 }

@@ -5,6 +5,7 @@
 //! the features. The fully connected layers of `algo.net.hidden` follow.
 
 use serde::{Deserialize, Serialize};
+use starling::JsonSchema;
 use starling::envs::Space;
 use starling::nets::torsos::{Built, TorsoSpec};
 use starling::nets::{
@@ -15,14 +16,16 @@ use starling::tree::Tree;
 
 /// The line for the table: `algo.net.torso=fourier`.
 pub fn spec() -> TorsoSpec {
-    TorsoSpec::new("fourier", build)
+    TorsoSpec::new("fourier", "learned Fourier features", build)
 }
 
 /// Its settings: `algo.net.torso_options.frequencies=32` on the command line.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(crate = "starling::schemars")]
 struct Options {
     /// Rows of the matrix: half as many as there are features.
+    #[schemars(range(min = 1, max = 65_536))]
     frequencies: usize,
 }
 

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! cargo run --release -- list envs Ice
+//! cargo run --release -- config explain env.side Ice-v0
 //! cargo run --release -- train Ice-v0 --steps 20000 env.side=6 env.slip=0.1
 //! cargo run --release -- train CartPole-v1 --algo reinforce algo.hidden=32
 //! cargo run --release -- train CartPole-v1 algo.net.torso=fourier

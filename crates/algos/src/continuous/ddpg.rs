@@ -7,23 +7,23 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::Rng;
 use starling_nets::{Kind, Layout, Params, Tensor};
 use starling_tree::Tree;
 
-use super::{
-    ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Nets, Noise, require_noise,
-};
+use super::{ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Nets, Noise};
 use crate::config::ConfigError;
 use crate::{Algorithm, Spaces};
 
 /// DDPG's settings beside the shared ones.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Standard deviation of the noise that is added to actions in training, on the scale from −1
     /// to 1.
+    #[schemars(range(min = 0.0))]
     pub exploration_noise: f64,
 }
 
@@ -54,7 +54,6 @@ pub(super) fn make(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Continuous<Ddpg>, ConfigError> {
-    require_noise("algo.exploration_noise", config.exploration_noise)?;
     let net = shared.net.clone();
     Continuous::new("ddpg", shared, spaces, |actions| {
         let actor = Deterministic::new(&net, spaces, actions, config.exploration_noise)?;

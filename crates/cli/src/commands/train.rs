@@ -100,7 +100,7 @@ impl Wanted {
 
 /// Any text is accepted here, so that a wrong name gets our own message with the nearest names;
 /// the known ones are offered for completion.
-fn env_ids() -> Offered {
+pub(super) fn env_ids() -> Offered {
     Offered(|| {
         crate::envs::registry::all()
             .iter()
@@ -120,7 +120,7 @@ pub(super) fn devices() -> Offered {
     Offered(|| vec!["auto", "cpu", "cuda:0"])
 }
 
-fn algo_names() -> Offered {
+pub(super) fn algo_names() -> Offered {
     Offered(|| {
         crate::algos::registry::all()
             .iter()
@@ -131,15 +131,12 @@ fn algo_names() -> Offered {
 
 /// Of every algorithm and family of environments: a completion script does not know which.
 fn setting_names() -> Offered {
-    static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
-        let keys = settings::names::assignable().into_iter();
-        keys.map(|key| key + "=").collect()
-    });
+    static NAMES: LazyLock<Vec<String>> = LazyLock::new(settings::names::assignments);
     Offered(|| NAMES.iter().map(String::as_str).collect())
 }
 
 #[derive(Clone)]
-pub(super) struct Offered(fn() -> Vec<&'static str>);
+pub(super) struct Offered(pub(super) fn() -> Vec<&'static str>);
 
 impl clap::builder::TypedValueParser for Offered {
     type Value = String;

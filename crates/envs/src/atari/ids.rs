@@ -72,7 +72,7 @@ fn spec(game: &'static Game, version: Version) -> EnvSpec {
         Version::V4 => format!("the Atari 2600 game {name}, with 2 to 4 frames per step"),
     };
     EnvSpec {
-        options: options::names,
+        options: options::schema,
         for_evaluation: options::for_evaluation,
         ..EnvSpec::new(id(game, version).leak(), "atari", summary.leak(), make)
     }

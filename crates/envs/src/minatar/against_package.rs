@@ -51,7 +51,7 @@ fn space_invaders() {
 }
 
 fn compare<G: Game>(mut record: &[u8]) {
-    let mut env = MinAtar::<G>::new(true, MinAtarOptions::default()).unwrap();
+    let mut env = MinAtar::<G>::new(true, MinAtarOptions::default());
     let mut expected = vec![0; G::CHANNELS * SIZE * SIZE];
     let mut shown = expected.clone();
     let mut steps = 0;

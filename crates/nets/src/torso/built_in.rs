@@ -1,5 +1,6 @@
 //! The built-in torsos: convolutions for images, everything else goes straight on.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::Space;
 use starling_tree::Tree;
@@ -12,30 +13,20 @@ use crate::{
     layers::pad_same,
 };
 
-/// Which convolutions images pass.
+/// Which convolutions images pass; the table of torsos describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BuiltIn {
-    /// `nature` for images of 64×64 and more, `minatar` for smaller ones, `mlp` for vectors.
     Auto,
-    /// None: everything is laid flat.
     Mlp,
-    /// One convolution of 16 filters, 3×3: for grids of about 10×10 (Young and Tian 2019).
     MinAtar,
-    /// Three convolutions, of 32 filters 8×8, 64 4×4 and 64 3×3 (Mnih et al. 2015).
     Nature,
-    /// The same three with padding: 7744 features of 84×84 (the multi-learner IMPALA's
-    /// SimpleConv).
     SimpleConv,
-    /// Two convolutions, of 16 filters 8×8 and 32 4×4, and 256 hidden units: IMPALA's shallow
-    /// network (Espeholt et al. 2018).
     Shallow,
-    /// IMPALA's deep network: three sections of 16, 32 and 32 filters, each a convolution, a
-    /// pool and two residual blocks, and 256 hidden units.
     ResNet,
 }
 
 /// What is added around an image before a convolution.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
     expecting = "expected `same`, or a list with the padding of each convolution"
@@ -48,7 +39,7 @@ pub enum Padding {
 }
 
 /// A rule that gives every convolution and pool its padding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PaddingRule {
     /// TensorFlow's `SAME`: ⌈side / stride⌉ outputs per side; where the padding is odd, the extra
