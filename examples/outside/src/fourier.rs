@@ -9,8 +9,7 @@ use starling::JsonSchema;
 use starling::envs::Space;
 use starling::nets::torsos::{Built, TorsoSpec};
 use starling::nets::{
-    FeatureExtractor, Init, Inputs, Layout, Linear, Moments, NetConfig, Params, RunningNorm,
-    ShapeMismatch, Tensor,
+    FeatureExtractor, Init, Inputs, Layout, Linear, Moments, NetConfig, Params, RunningNorm, Tensor,
 };
 use starling::tree::Tree;
 
@@ -43,11 +42,6 @@ struct Fourier {
 }
 
 fn build(o: Options, layout: &mut Layout, name: &str, obs: &Space, net: &NetConfig) -> Built {
-    if o.frequencies == 0 {
-        return Err(ShapeMismatch(
-            "torso_options.frequencies must be at least 1".into(),
-        ));
-    }
     let inputs = Inputs::new(layout, name, obs, net)?;
     let sizes = inputs
         .shapes()
