@@ -149,8 +149,9 @@ impl Convolutions {
                 (normed(norm.as_ref(), params, x).relu(), others)
             }
             Some(_) if self.channels_last => {
-                let x = input.prepare(params, x).permute([0, 2, 3, 1]);
-                (x.contiguous().permute([0, 3, 1, 2]), stages)
+                // First, while a pixel is a byte.
+                let x = x.permute([0, 2, 3, 1]).contiguous();
+                (input.prepare(params, &x.permute([0, 3, 1, 2])), stages)
             }
             _ => (input.prepare(params, x), stages),
         };

@@ -104,14 +104,15 @@ impl Input {
         if let Some(choices) = &self.choices {
             return one_hot(x, choices).to_kind(self.kind);
         }
-        let mut x = x.to_kind(Kind::Float);
-        if let Some(norm) = &self.norm {
-            x = norm.forward(params, &x);
+        let x = match &self.norm {
+            Some(norm) => norm.forward(params, &x.to_kind(Kind::Float)),
+            None => x.shallow_clone(),
+        };
+        // Every byte has its own bfloat16.
+        match self.scale {
+            Some(scale) => x.to_kind(self.kind) * scale,
+            None => x.to_kind(self.kind),
         }
-        if let Some(scale) = self.scale {
-            x *= scale;
-        }
-        x.to_kind(self.kind)
     }
 }
 
