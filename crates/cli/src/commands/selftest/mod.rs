@@ -1,4 +1,5 @@
-//! `starling selftest`: does a device compute what the CPU computes, and do algorithms learn there?
+//! `starling selftest`: does a device compute the same results as the CPU, and do algorithms learn
+//! on it?
 
 mod learning;
 
@@ -19,16 +20,16 @@ const UPDATES: usize = 10;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The device to test: cuda:0, or cpu to test only that every algorithm runs
+    /// The device to test, such as cuda:0; with cpu, only the program itself is tested
     #[arg(long, value_name = "DEVICE", default_value = "cuda:0")]
     device: DeviceChoice,
 
-    /// Only algorithms whose names contain this
+    /// Test only algorithms whose names contain this text
     #[arg(long, value_name = "NAME")]
     algo: Option<String>,
 
-    /// Only one half: `compare` with the CPU, or `learn` a task
-    #[arg(long, value_name = "HALF")]
+    /// Run only one part: `compare` results with the CPU, or `learn` a task
+    #[arg(long, value_name = "PART")]
     only: Option<Half>,
 }
 
