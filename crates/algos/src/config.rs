@@ -1,5 +1,5 @@
-//! Reading the settings of an algorithm that are in one table but belong to two structures, and
-//! refusing those that are out of range.
+//! Reads an algorithm's settings from one table into two structures, and rejects values out of
+//! range.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -78,11 +78,11 @@ pub struct Torso {
 #[derive(Clone, Debug, Default)]
 struct Input {
     stages: Vec<Stage>,
-    /// Numbers without a range of their own are brought to mean 0 and deviation 1.
+    /// Numbers without a fixed range are normalised to mean 0 and standard deviation 1.
     norm: Option<RunningNorm>,
-    /// Bytes are brought to the range from 0 to 1.
+    /// Bytes are scaled to the range from 0 to 1.
     scale: Option<f64>,
-    /// Choices become vectors with one 1.
+    /// Choices become one-hot vectors.
     choices: Option<Vec<usize>>,
     /// Compute in bfloat16.
     half: bool,
@@ -151,7 +151,7 @@ impl Torso {
         if config.normalize_observations && leaves.iter().all(|(_, input)| input.norm.is_none()) {
             return Err(ShapeMismatch(
                 "net.normalize_observations is for arrays of floats, and these observations have \
-                 none: bytes and choices have a range of their own"
+                 none: bytes and choices have a fixed range"
                     .into(),
             ));
         }

@@ -1,4 +1,4 @@
-//! A program outside Starling's checkout: `starling` with an environment and an algorithm of its own.
+//! A program outside Starling's checkout: `starling` with its own environment and algorithm.
 //!
 //! ```text
 //! cargo run --release -- list envs Ice
