@@ -6,7 +6,7 @@
 //! cargo run --release --example custom_env -- train Corridor-v0 --steps 50000 env.cells=21
 //! ```
 //!
-//! A corridor: the agent starts in the middle, cheese lies at one end, and a sign says which. The
+//! A corridor: the agent starts in the middle, cheese is at one end, and a sign says which. The
 //! reward is 1 at the cheese and a small cost per step elsewhere. Its length and that cost are
 //! settings.
 

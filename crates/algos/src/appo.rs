@@ -1,10 +1,10 @@
 //! Asynchronous PPO: PPO's clipped loss on V-trace targets (Luo et al. 2020, Petrenko et al.
 //! 2020), for rollouts whose policy is some updates old.
 //!
-//! At the beginning of an update the learner's present policy and values give V-trace targets
-//! and advantages r_t + γ vs_{t+1} − V_t. Then few epochs of minibatches follow, with the
-//! probability ratio against the policy that acted. The ratio already weighs the advantage, so
-//! that V-trace's weight ρ̂_pg is not applied a second time.
+//! At the beginning of an update, V-trace targets and advantages r_t + γ vs_{t+1} − V_t are
+//! computed with the learner's current policy and values. A few epochs of minibatches follow, with
+//! the probability ratio relative to the policy that acted. The ratio already weights the
+//! advantage, so V-trace's weight ρ̂_pg is not applied again.
 //!
 //! Where we differ from the papers: there is no target network and no KL penalty, and a
 //! truncated episode is bootstrapped from its final observation. Minibatches are groups of whole

@@ -1,8 +1,8 @@
-//! Categorical DQN, "C51" (Bellemare et al. 2017): a distribution over fixed returns for every
-//! action instead of its mean.
+//! Categorical DQN, "C51" (Bellemare et al. 2017): a distribution over fixed return values for
+//! every action, instead of its mean.
 //!
-//! Loss and priority are the divergence KL(target ‖ prediction): its gradient is that of the
-//! paper's cross-entropy, and unlike it, it is 0 where nothing is left to learn.
+//! Loss and priority are the divergence KL(target ‖ prediction). Its gradient is that of the
+//! paper's cross-entropy, but unlike the cross-entropy it is 0 where the prediction is exact.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Reading the settings of an algorithm that are in one table but belong to two structures.
+//! Reads an algorithm's settings from one table into two structures.
 
 use serde_json::Value;
 pub use starling_settings::{ConfigError, parse_config, require};

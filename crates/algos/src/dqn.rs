@@ -1,4 +1,4 @@
-//! Deep Q-learning (Mnih et al. 2015), with switches: double (van Hasselt et al. 2016), dueling
+//! Deep Q-learning (Mnih et al. 2015), with options: double (van Hasselt et al. 2016), dueling
 //! (Wang et al. 2016), n-step returns, prioritized replay (Schaul et al. 2016), noisy networks
 //! (Fortunato et al. 2018) and Munchausen targets (Vieillard et al. 2020).
 //!

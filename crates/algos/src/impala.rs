@@ -1,14 +1,15 @@
 //! IMPALA: actors that never wait, and a learner that corrects for their older policies with
 //! V-trace (Espeholt et al. 2018).
 //!
-//! One pass over each rollout, in gradient steps of `batch_envs` trajectories. Losses are sums
-//! over steps and trajectories, not means, and the optimiser is RMSProp in TensorFlow's form;
-//! defaults are those of the multi-learner IMPALA, with the rollouts of 20 steps of its example.
+//! The learner makes one pass over each rollout, in gradient steps of `batch_envs` trajectories.
+//! Losses are sums over steps and trajectories, not means, and the optimiser is RMSProp in
+//! TensorFlow's form; defaults are those of the multi-learner IMPALA, with the rollouts of 20 steps
+//! of its example.
 //!
-//! Where we differ from the paper: a truncated episode is bootstrapped from its final
-//! observation. A rollout holds T steps and what followed the last one, so that the learner
-//! computes T + 1 rows at once and takes the value of the last as the bootstrap; a later rollout
-//! does not repeat that row.
+//! Where we differ from the paper: a truncated episode is bootstrapped from its final observation.
+//! A rollout contains T steps and the observation after the last one; the learner computes all T +
+//! 1 rows in one pass and bootstraps from the value of the last. The next rollout does not repeat
+//! that row.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,8 @@
-//! Implicit quantile networks, "IQN" (Dabney et al. 2018): any quantile of every action's
-//! return, at fractions that are drawn for each prediction.
+//! Implicit quantile networks, "IQN" (Dabney et al. 2018): any quantile of every action's return,
+//! at fractions sampled for each prediction.
 //!
-//! As in Dopamine and Rainbow-IQN Ape-X, the cosines of the embedding are cos(π i τ) with i from
-//! 1 (the paper's i = 0 is a constant, as the bias is). Fractions come from our random streams.
-//! The loss is also the priority.
+//! As in Dopamine and Rainbow-IQN Ape-X, the cosines of the embedding are cos(π i τ) with i from 1
+//! (the paper's i = 0 is a constant, like the bias). The loss is also the priority.
 
 use std::sync::Arc;
 

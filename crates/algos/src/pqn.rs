@@ -1,13 +1,12 @@
 //! Parallelised Q-learning (PQN; Gallici et al. 2025): Q-learning on the fresh rollouts of many
 //! environments, without a replay and without a target network.
 //!
-//! At the beginning of an update the present network gives λ-returns of the rollout; then some
-//! epochs of shuffled minibatches follow. What keeps it stable is layer normalisation
-//! (`net.layer_norm`, on by default) and a small λ.
+//! At the beginning of an update, λ-returns of the rollout are computed with the current network;
+//! several epochs of shuffled minibatches follow. Layer normalisation (`net.layer_norm`, on by
+//! default) and a small λ keep it stable.
 //!
-//! Where we differ from the paper: Adam in place of RAdam; a truncated episode is
-//! bootstrapped from its final observation; the random action of ε-greedy is drawn from the
-//! environment's own stream.
+//! Where we differ from the paper: Adam instead of RAdam; a truncated episode is bootstrapped from
+//! its final observation; each environment draws its random actions from a separate stream.
 
 use std::sync::Arc;
 

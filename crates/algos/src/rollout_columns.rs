@@ -1,4 +1,4 @@
-//! What rollouts hold, on the learner's device.
+//! The columns of rollouts, on the learner's device.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,5 +1,5 @@
-//! Observations of a group of environments that a policy looks at, in memory that stays where it
-//! is.
+//! The observations that a policy acts on, for a group of environments, at fixed addresses on its
+//! device.
 
 use starling_envs::Rollout;
 use starling_nets::{Device, Staging, Tensor};
@@ -7,7 +7,7 @@ use starling_tree::{Array, Spec, Tree};
 
 use crate::Part;
 
-/// The observations that a forward pass looks at. They stay where they are, so that the pass can
+/// The observations that a forward pass reads. Their addresses do not change, so that the pass can
 /// be recorded, and of stacked frames only the new ones travel to a GPU.
 #[derive(Debug)]
 pub(crate) struct Shown {
@@ -76,7 +76,7 @@ impl Shown {
         self.obs.map(|obs| obs.tensor().shallow_clone())
     }
 
-    /// Brings the observations of row `t` of the parts of the group to the device. Rows come in
+    /// Copies the observations of row `t` of the parts of the group to the device. Rows come in
     /// order; the last row of a rollout is the first of the next.
     pub(crate) fn show(&mut self, t: usize, parts: &[Part<'_>]) {
         if t > 0 || !self.ready {

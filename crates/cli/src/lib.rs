@@ -1,8 +1,8 @@
 //! Starling: deep reinforcement learning in Rust.
 //!
-//! This is the library behind the `starling` command; everything that the command does can be
-//! done from Rust. Read first: [`settings::resolve`] (from an environment's name to a
-//! [`RunConfig`]), [`train`] (a whole run), [`Env`] (to write an environment of your own).
+//! This is the library behind the `starling` command; everything that the command does can be done
+//! from Rust. Read first: [`settings::resolve`] (from an environment's name to a [`RunConfig`]),
+//! [`train`] (a whole run), [`Env`] (to write your own environment).
 //!
 //! ```no_run
 //! use starling::settings::{self, Request};

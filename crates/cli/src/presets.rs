@@ -1,12 +1,12 @@
-//! THE table of presets: tuned settings per family of environments and algorithm.
+//! The table of all presets: tuned settings for a family of environments and an algorithm.
 //!
-//! A preset is `presets/<family>/<algo>.yaml`, or `<algo>.<variant>.yaml` for one that is only
-//! used when it is named, such as `atari/dqn.rlpyt` with the settings of another system. `default/<algo>` is for environments of a family without a preset, such as a
-//! user's own.
+//! A preset is `presets/<family>/<algo>.yaml`, or `<algo>.<variant>.yaml` for one that is used only
+//! on request, such as `atari/dqn.rlpyt` with the settings of another system. `default/<algo>` is
+//! for families without a preset, such as those of users.
 //!
-//! A preset may hold sections that are merged over the rest, in this order: `small` for
-//! environments with small observations, `floats` for those with arrays of floats among their
-//! observations, `gpu` for runs on a GPU, `per_env` for single environments.
+//! A preset may contain sections that override the rest, in this order: `small` for environments
+//! with small observations, `floats` for those with arrays of floats among their observations,
+//! `gpu` for runs on a GPU, `per_env` for single environments.
 
 use serde_json::Value;
 use starling_envs::{EnvOptions, EnvSpec};
@@ -171,7 +171,7 @@ impl Preset {
         own == Some(family) || own == Some("default")
     }
 
-    /// Whether it has settings of its own for runs on a GPU.
+    /// Whether it has separate settings for runs on a GPU.
     pub fn minds_gpu(&self) -> bool {
         self.text.lines().any(|line| line == "gpu:")
     }

@@ -1,10 +1,10 @@
 //! The engine: actors that collect, a learner that learns, and the run around them.
 //!
-//! It knows environments and algorithms only through their traits and tables, never by name.
+//! It accesses environments and algorithms only through their traits and tables, never by name.
 //!
-//! Read first: [`Actor`] (one batch of environments and a policy, filling rollouts), [`link`]
-//! (what actors and the learner need of each other), [`Training`] (the loop of a run: collect,
-//! learn, log, evaluate, checkpoint).
+//! Read first: [`Actor`] (one batch of environments and a policy, filling rollouts), [`link`] (what
+//! actors and the learner exchange), [`Training`] (the loop of a run: collect, learn, log,
+//! evaluate, checkpoint).
 
 mod agent;
 mod collect;

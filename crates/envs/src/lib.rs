@@ -1,8 +1,8 @@
 //! Environments: what an agent acts in.
 //!
-//! Read first: [`Env`] (the trait that one environment implements), [`Space`] (what it shows and
-//! what it accepts), [`VecEnv`] (several of them stepped into the `[T, B]` columns of a
-//! [`Rollout`]). [`registry`] is the table of all environments.
+//! Read first: [`Env`] (the trait that one environment implements), [`Space`] (its observations and
+//! actions), [`VecEnv`] (several of them stepped into the `[T, B]` columns of a [`Rollout`]).
+//! [`registry`] is the table of all environments.
 
 pub mod atari;
 pub mod check;

@@ -1,8 +1,8 @@
-//! THE table of environments.
+//! The table of all environments.
 //!
 //! A new environment is one file and one entry in `registry/table.rs`. The entries of the Atari
-//! games come from the console's own table. Lists, help texts and shell completions come from this
-//! table.
+//! games are derived from the emulator's table. Lists, help texts and shell completions are
+//! generated from this table.
 
 mod similar;
 mod table;

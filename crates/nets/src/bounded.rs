@@ -1,5 +1,5 @@
-//! Actors for actions within bounds. They choose between −1 and 1, and [`ActionBounds`] maps that
-//! to what the environment accepts.
+//! Actors for bounded actions. They choose actions between −1 and 1, and [`ActionBounds`] maps
+//! these to the environment's bounds.
 
 use rand_distr::{Distribution as _, StandardNormal};
 use schemars::JsonSchema;

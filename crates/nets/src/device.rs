@@ -1,4 +1,4 @@
-//! Where networks run, and with how many threads.
+//! Devices that networks run on, and the number of threads.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -114,9 +114,9 @@ impl TryFrom<String> for DeviceChoice {
     }
 }
 
-/// Loads libtorch's CUDA half if it is installed, so that one binary serves machines with and
-/// without a GPU. It must be called before anything else of this crate: libtorch looks for its
-/// devices once, at first use.
+/// Loads libtorch's CUDA libraries if they are installed, so that one binary works with and without
+/// a GPU. It must be called before anything else of this crate: libtorch looks for devices once, at
+/// first use.
 pub fn load_cuda() -> bool {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
     // SAFETY: opening a library runs its initialisers. This one is the other half of the
@@ -137,10 +137,10 @@ pub fn load_cuda() -> bool {
     }
 }
 
-/// Why libtorch's CUDA half could not be loaded.
+/// Why libtorch's CUDA libraries could not be loaded.
 static NOT_LOADED: OnceLock<String> = OnceLock::new();
 
-/// Why there are no CUDA devices, as far as it can be told; `None` if there are some.
+/// Why there are no CUDA devices, as far as it is known; `None` if there are some.
 pub fn why_no_cuda() -> Option<String> {
     if cuda_devices() > 0 {
         return None;

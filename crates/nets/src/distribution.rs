@@ -1,4 +1,4 @@
-//! Distributions over actions: for learning on tensors, for acting on host numbers.
+//! Distributions over actions: on tensors for learning, on host numbers for acting.
 
 use rand::RngExt as _;
 use rand_distr::{Distribution as _, StandardNormal};

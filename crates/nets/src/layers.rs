@@ -1,4 +1,4 @@
-//! The layers that networks are made of: shapes and parameters, applied to any set of weights.
+//! The layers of networks: shapes and parameters, applied to any set of weights.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
-//! Networks, distributions and optimisers. The only crate that names libtorch.
+//! Networks, distributions and optimisers. The only crate that uses libtorch.
 //!
-//! A network here is a description without weights: it says which parameters it needs and how
-//! to compute with any set of them. So one definition serves the learner, its target copy and
-//! every actor, each with [`Params`] of its own.
+//! A network here is a description without weights: it says which parameters it needs and how to
+//! compute with any set of them. So the learner, its target network and every actor share one
+//! description, each with separate [`Params`].
 //!
 //! Read first: [`Params`] (all weights of a network as one flat tensor with named views),
 //! [`ActorCritic`], [`QNetwork`] and [`QofAction`] (the families of networks), [`FeatureExtractor`]

@@ -329,7 +329,7 @@ impl Trunk {
 
     #[expect(
         clippy::too_many_arguments,
-        reason = "private, and each is another thing"
+        reason = "private, and each is a different input"
     )]
     fn forward(
         &self,

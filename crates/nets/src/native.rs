@@ -1,9 +1,9 @@
-//! The calls into the C++ files of this crate: what libtorch has and tch does not wrap.
+//! The calls into the C++ files of this crate: functions of libtorch that tch does not wrap.
 //!
-//! All unsafe code of the crate is here and in [`load_cuda`](crate::load_cuda).
+//! All unsafe code of the crate is here and in `device.rs`.
 #![expect(
     unsafe_code,
-    reason = "functions of another language can only be called so"
+    reason = "foreign functions can only be called in unsafe code"
 )]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -244,14 +244,14 @@ fn open_graphs() -> Option<Cuda> {
     }
 }
 
-/// Gives the calling thread a stream of its own on a GPU; does nothing elsewhere.
+/// Gives the calling thread a separate stream on a GPU; does nothing elsewhere.
 pub fn own_stream(device: Device) {
     stream(device, false);
 }
 
-/// Gives the calling thread a stream of its own on a GPU whose work is done before waiting work of
-/// others: actors wait for every answer, learners have work in advance. It must be the first that
-/// the thread asks of the GPU. Does nothing elsewhere.
+/// Gives the calling thread a separate stream on a GPU, whose work has priority over pending work
+/// of others: actors wait for every answer, learners have work in advance. It must be the first
+/// that the thread asks of the GPU. Does nothing elsewhere.
 pub fn urgent_stream(device: Device) {
     stream(device, true);
 }

@@ -1,5 +1,5 @@
-//! How new an observation is: random network distillation and an embedding of what can be
-//! controlled.
+//! Novelty of observations: random network distillation, and an embedding of what the agent can
+//! control.
 
 use starling_envs::Space;
 use starling_tree::Tree;

@@ -1,4 +1,4 @@
-//! Networks of action values: torso, head with one or two streams, quantile embedding.
+//! Action-value networks: torso, head with one or two streams, quantile embedding.
 
 use std::f64::consts::PI;
 
@@ -210,7 +210,7 @@ pub struct QHead {
     value: Option<Stream>,
     /// Factor on the gradient that goes into the features of a dueling head.
     gradient: f64,
-    /// Whether [`forward`](QHead::forward) wants to know the legal actions.
+    /// Whether [`forward`](QHead::forward) uses the legal actions.
     pub legal: bool,
     /// Number of actions (A).
     pub actions: usize,

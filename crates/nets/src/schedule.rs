@@ -1,4 +1,4 @@
-//! Numbers that change over a run.
+//! Schedules: numbers that change over a run.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a replay refuses, and why.
+//! Errors of a replay.
 
 use starling_settings::OutOfRange;
 
@@ -26,7 +26,7 @@ pub enum ReplayError {
         found: String,
     },
     /// Streams to insert into or to draw from do not exist.
-    #[error("replay: streams {first} to {last} were asked for, but there are only {streams}")]
+    #[error("replay: streams {first} to {last} were requested, but there are only {streams}")]
     Stream {
         /// The first of them.
         first: usize,

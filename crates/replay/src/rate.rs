@@ -1,4 +1,4 @@
-//! How many samples are drawn for each inserted step.
+//! The rate limiter: how many samples are drawn per inserted step.
 
 use serde::{Deserialize, Serialize};
 

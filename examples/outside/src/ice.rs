@@ -1,4 +1,4 @@
-//! `Ice-v0`: cross a square of ice from one corner to the other. Now and then the agent slips and
+//! `Ice-v0`: cross a square of ice from one corner to the other. Sometimes the agent slips and
 //! moves in a random direction.
 
 use rand::RngExt as _;

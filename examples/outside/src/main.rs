@@ -1,5 +1,5 @@
-//! A program outside Starling's checkout: `starling` with an environment, an algorithm, a
-//! network and a link of its own.
+//! A program outside Starling's checkout: `starling` with its own environment, algorithm, network and
+//! link.
 //!
 //! ```text
 //! cargo run --release -- list envs Ice

@@ -1,4 +1,4 @@
-//! REINFORCE (Williams 1992): an algorithm with a network of its own.
+//! REINFORCE (Williams 1992): an algorithm with its own network.
 //!
 //! One gradient step per rollout, for observations that are one vector and actions that are
 //! choices. A rollout's end is treated as the end of its episodes, so it should be long.

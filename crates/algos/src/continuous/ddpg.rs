@@ -1,9 +1,9 @@
-//! Deep deterministic policy gradient, "DDPG" (Lillicrap et al. 2016): an actor that climbs the
-//! value which a critic gives to its actions, both with target networks.
+//! Deep deterministic policy gradient, "DDPG" (Lillicrap et al. 2016): a deterministic actor that
+//! maximises the critic's value of its actions; both have target networks.
 //!
-//! Where we differ from the paper: exploration noise is normal and not correlated in time, actions
-//! are random for the first 10,000 steps, and networks, learning rates, τ and batches are those of
-//! TD3's authors.
+//! Where we differ from the paper: exploration noise is Gaussian and not correlated in time,
+//! actions are random for the first 10,000 steps, and networks, learning rates, τ and batch size
+//! are those of TD3's authors.
 
 use std::sync::Arc;
 

@@ -1,13 +1,12 @@
-//! What off-policy algorithms for continuous actions share: settings, acting, the update.
+//! The shared part of off-policy algorithms for continuous actions: settings, acting, the update.
 //!
-//! Each of them is a `Method`: an actor, how it explores, what it expects to follow a transition,
-//! and the actor's loss. Everything else is here, once: critics that are computed together, target
-//! networks, the replay, random actions at the start, and the gradient steps. An update is a step
-//! of the critics, now and then one of the actor (and of SAC's temperature), and one of the
-//! targets.
+//! Each algorithm is a `Method`: an actor, its exploration, its targets, and the actor's loss.
+//! Everything else is here: critics that are computed together, target networks, the replay, random
+//! actions at the start, and the gradient steps. An update is a step of the critics, possibly one
+//! of the actor (and of SAC's temperature), and one of the target networks.
 //!
-//! Networks see and choose actions between −1 and 1. The environment, and so the replay, gets them
-//! mapped to its bounds: what is stored is what was executed.
+//! Networks use actions between −1 and 1. The environment and the replay use actions mapped to the
+//! environment's bounds: what is stored is what was executed.
 
 pub mod ddpg;
 pub mod sac;

@@ -1,4 +1,4 @@
-//! Acting within bounds: at random at first, then as the method chooses.
+//! Acting within bounds: random actions at first, then those of the method.
 
 use std::sync::Arc;
 

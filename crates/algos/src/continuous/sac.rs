@@ -1,10 +1,11 @@
-//! Soft actor-critic, "SAC" (Haarnoja et al. 2018, 2019): an actor that is also rewarded for
-//! entropy, two critics of which the lower one counts, and a weight of the entropy (α) that is
+//! Soft actor-critic, "SAC" (Haarnoja et al. 2018, 2019): a stochastic actor that maximises return
+//! and entropy, two critics of which the lower value is used, and an entropy weight (α) that is
 //! fixed, or learned so that the entropy stays near a target.
 //!
 //! Defaults are those of Stable-Baselines3. Where we differ from others: the entropy is that of
 //! actions between −1 and 1, as in Stable-Baselines3 (CleanRL's is of actions on the environment's
-//! scale); actor and α take one step for each of the critics (CleanRL: two steps every second time).
+//! scale); actor and α take one step per step of the critics (CleanRL: two steps at every second
+//! step).
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Twin delayed deep deterministic policy gradient, "TD3" (Fujimoto et al. 2018): DDPG with two
-//! critics of which the lower one counts, noise on the actions that follow, and an actor and target
-//! networks that move at every second update.
+//! critics of which the lower value is used, noise on the target actions, and updates of the actor
+//! and the target networks at every second update of the critics.
 //!
 //! Defaults are those of the authors' code. Where we differ: actions are random for the first
 //! 10,000 steps (the authors: 25,000).

@@ -1,19 +1,18 @@
 //! Never Give Up, "NGU" (Badia et al. 2020), with the meta-controller of Agent57: recurrent
-//! Q-learning that is also rewarded for what is new.
+//! Q-learning with intrinsic rewards for novelty.
 //!
-//! What is new within an episode is told by the distances of an embedding to its nearest
-//! neighbours in the episode; what is new over the whole run, by random network distillation,
-//! which scales the former by 1 to 5. Two networks learn the values of the task's rewards and of
-//! these; both are told which *arm* is being played: how much the second counts (β) and how far
-//! ahead to look (γ). A sliding-window bandit per environment chooses the arm of each episode by
-//! the task's returns.
+//! Novelty within an episode is measured by the distances of an embedding to its nearest neighbours
+//! in the episode; novelty over the whole run by random network distillation, which scales the
+//! former by 1 to 5. Two networks learn the values of the task's rewards and of the intrinsic
+//! rewards. An input of both is the *arm* being played: a weight of the intrinsic rewards (β) and a
+//! discount (γ). A sliding-window bandit per environment chooses the arm of each episode by the
+//! task's returns.
 //!
-//! Where we differ: the mean distance that distances are compared with is that of the episode so
-//! far, so that it needs no memory beyond it; evaluation plays the first arm, which has β = 0, and
-//! a share of all sequences is learned from as if that arm had been played, so that it learns from
-//! what the others find; priorities are the errors of both values, each relative to its mean, or
-//! the intrinsic ones would decide alone. The actor works out the new rewards of a rollout when it
-//! is full.
+//! Where we differ: distances are divided by their mean over the episode so far, so no state is
+//! kept between episodes; evaluation plays the first arm, which has β = 0, and a share of all
+//! sequences is relabelled with that arm, so that it learns from what the others find; priorities
+//! are the errors of both values, each relative to its mean, because the intrinsic errors would
+//! dominate otherwise. The actor computes the intrinsic rewards of a rollout when it is full.
 
 mod arms;
 mod loss;

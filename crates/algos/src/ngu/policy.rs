@@ -1,4 +1,4 @@
-//! Acting by both values of an arm.
+//! Acting with the two values of an arm.
 
 use starling_envs::Rollout;
 use starling_nets::{Device, Params, ShapeMismatch, Snapshot, Tensor, no_grad};

@@ -1,4 +1,4 @@
-//! How new something is within an episode (Badia et al. 2020, "Never Give Up").
+//! Novelty within an episode (Badia et al. 2020, "Never Give Up").
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

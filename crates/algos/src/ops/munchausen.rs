@@ -1,4 +1,5 @@
-//! Rewarding actions that the policy itself finds likely (Vieillard et al. 2020).
+//! Munchausen rewards: the scaled log-policy of the action is added to the reward (Vieillard et al.
+//! 2020).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

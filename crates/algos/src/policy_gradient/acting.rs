@@ -187,7 +187,7 @@ impl Group {
         }
     }
 
-    /// Brings legal actions, last actions and memory to the device.
+    /// Copies legal actions, last actions and memory to the device.
     fn prepare(&self, t: usize, parts: &[Part<'_>], last: Option<&LastInput>) {
         let inputs = self.pass.inputs();
         let mut first = 0;

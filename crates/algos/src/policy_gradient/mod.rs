@@ -1,9 +1,10 @@
-//! What policy-gradient algorithms share: settings, acting, rollouts on the device, the update.
+//! The shared part of policy-gradient algorithms: settings, acting, rollouts on the device, the
+//! update.
 //!
-//! Each of them is a [`Method`]: how targets are estimated, in which passes a batch is learned from,
-//! and the terms of its loss. Everything else is here, once: the network, acting with one pass per
-//! group of environments (`acting.rs`), batches in memory that stays in place (`batch.rs`,
-//! `trajectory.rs`), what a policy carries from step to step (`carried.rs`), and the gradient steps
+//! Each algorithm is a [`Method`]: how targets are estimated, how a batch is split into gradient
+//! steps, and the terms of its loss. Everything else is here: the network, acting with one forward
+//! pass per group of environments (`acting.rs`), batches at fixed addresses (`batch.rs`,
+//! `trajectory.rs`), what a policy keeps from step to step (`carried.rs`), and the gradient steps
 //! (`learner.rs`).
 
 mod acting;

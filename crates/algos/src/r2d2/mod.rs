@@ -1,9 +1,9 @@
 //! Recurrent replay distributed DQN, "R2D2" (Kapturowski et al. 2019): Q-learning with an LSTM
 //! over replayed sequences.
 //!
-//! Sequences begin with the recurrent state that the actor had, and with a burn-in that only
-//! warms it up, for the online and the target network each. Targets are of n steps, double and on
-//! the paper's scale h; priorities mix the largest and the mean error of a sequence.
+//! Sequences begin with the recurrent state of the actor, and with a burn-in that only updates this
+//! state, separately for the online and the target network. Targets are n-step, double and rescaled
+//! with the paper's h; priorities mix the largest and the mean error of a sequence.
 //!
 //! Defaults are those of rlpyt's R2D1 and the paper. Where we differ: a truncated episode is
 //! bootstrapped from its final observation; actors compute priorities without a target network, and

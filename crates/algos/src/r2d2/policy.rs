@@ -1,4 +1,4 @@
-//! Acting by values that depend on what was seen before.
+//! Acting with recurrent action values.
 
 use std::collections::BTreeMap;
 

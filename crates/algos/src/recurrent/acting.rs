@@ -1,7 +1,7 @@
-//! Acting with a memory, in one recorded pass for a group of environments.
+//! Acting with recurrent state, in one recorded pass for a group of environments.
 //!
-//! The memory of an environment holds recurrent states by name, and beside them the action before
-//! (`action`, a vector with one 1) and the reward before (`reward`).
+//! The memory of an environment contains recurrent states by name, the previous action (`action`,
+//! one-hot) and the previous reward (`reward`).
 
 use rand::RngExt as _;
 use starling_envs::Rollout;
@@ -30,7 +30,7 @@ pub(crate) struct PassShape {
     pub(crate) memories: &'static [&'static str],
     pub(crate) size: usize,
     pub(crate) actions: usize,
-    /// Whether the network wants the legal actions.
+    /// Whether the network uses the legal actions.
     pub(crate) legal: bool,
     pub(crate) frame_stack: Option<usize>,
     /// Whether the rows of a rollout are kept on a GPU.
@@ -142,7 +142,7 @@ impl Passes {
         self.prepare(t, group, parts, arms).pass.run()
     }
 
-    /// Brings to the device what the pass over row `t` reads.
+    /// Copies the inputs of the pass over row `t` to the device.
     fn prepare(
         &mut self,
         t: usize,
@@ -251,7 +251,7 @@ impl Passes {
     }
 }
 
-/// Before row `t`: brings the reward of the row before into the memories, and records the
+/// Before row `t`: writes the reward of the previous row into the memories, and records the
 /// recurrent states that sequences may begin with.
 pub(crate) fn begin(t: usize, parts: &mut [Part<'_>]) {
     for Part { rollout, acting } in parts {
@@ -333,7 +333,7 @@ pub(crate) fn decide(
     Decided { taken, best }
 }
 
-/// Brings the reward of step `t` into a policy's memory, unless the episode ended with it.
+/// Writes the reward of step `t` into a policy's memory, unless the episode ended with it.
 pub(crate) fn remember_reward(rollout: &Rollout, t: usize, state: &mut Tree<Array>) {
     let Some(Tree::Leaf(column)) = state.get_mut("reward") else {
         return;

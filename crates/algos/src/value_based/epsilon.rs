@@ -1,4 +1,4 @@
-//! ε-greedy exploration: how often which environment takes a random action.
+//! ε-greedy exploration: the exploration rate of each environment.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

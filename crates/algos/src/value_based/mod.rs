@@ -1,9 +1,9 @@
-//! What algorithms that learn action values from transitions share: settings, acting, the update.
+//! The shared part of algorithms that learn action values from transitions: settings, acting, the
+//! update.
 //!
-//! Each of them is a [`Method`]: a network with some numbers per action, how these become values,
-//! and how far a prediction was from what followed. Everything else is here, once: ε-greedy and
-//! noisy exploration, Ape-X's ladder and priorities, double targets, Munchausen targets, legal
-//! actions, target networks.
+//! Each algorithm is a [`Method`]: a network with some outputs per action, how these become values,
+//! and the error of a prediction. Everything else is here: ε-greedy and noisy exploration, Ape-X's
+//! ladder and priorities, double targets, Munchausen targets, legal actions, target networks.
 
 mod epsilon;
 mod learner;

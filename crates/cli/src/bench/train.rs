@@ -1,5 +1,5 @@
-//! Steps per second of whole runs, learning included, next to what environments and learner reach
-//! alone on this machine, and next to other libraries where they are installed.
+//! Steps per second of whole runs, learning included, compared with the environments alone, the
+//! learner alone, and other libraries if they are installed.
 
 use std::io::Write;
 use std::path::Path;
@@ -155,7 +155,7 @@ impl Watcher for Watch<'_> {
     }
 }
 
-/// The same training in other libraries, each with its own program in `benches`.
+/// The same training in other libraries, each with a program in `benches`.
 fn beside_peers(
     python: &str,
     rates: &[(&str, f64)],

@@ -1,4 +1,4 @@
-//! Names of settings: which there are, and which one a misspelt or foreign name means.
+//! Names of settings, and suggestions for misspelt names and names from other libraries.
 
 use std::collections::BTreeSet;
 

@@ -1,10 +1,10 @@
-//! Central acting: threads that only step environments, and one thread that chooses the actions
-//! of all of them in large batches.
+//! Central inference: threads that only step environments, and one thread that chooses all actions
+//! in large batches.
 //!
-//! The environments stand in two groups. While the threads step one, the actions of the other
-//! are chosen, so that neither side waits for the other as long as both take the same time.
-//! Each group is cut into more crews than there are threads, and a free thread takes the next
-//! waiting crew: where a new episode begins, a step takes many times longer.
+//! The environments are divided into two groups. While the threads step one group, actions are
+//! chosen for the other, so neither side waits if both take the same time. Each group is divided
+//! into more crews than there are threads, and a free thread takes the next waiting crew, because
+//! steps that begin a new episode take many times longer than others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -11,12 +11,13 @@ use crate::link::{ActorLink, Lease, LinkError, Loss, Pace, Parcel, Wanted, Weigh
 use crate::measure::Profile;
 use crate::{EngineError, RunConfig};
 
-/// Collects at a leased place until the run ends, with environments and a policy of its own. All
-/// that an actor in another process needs is the run's settings, a lease, and its side of a link.
+/// Collects at a leased place until the run ends, with new environments and a new policy. All that
+/// an actor in another process needs is the run's settings, a lease, and its side of a link.
 ///
 /// # Errors
-/// What went wrong; the learner was told through the link. After [`LinkError::LeaseEnded`] or
-/// [`LinkError::Lost`] the actor may ask for another lease and serve again.
+/// What went wrong; it was also reported to the learner through the link. After
+/// [`LinkError::LeaseEnded`] or [`LinkError::Lost`] the actor may ask for another lease and serve
+/// again.
 pub fn serve(
     config: &RunConfig,
     lease: &Lease,

@@ -1,5 +1,5 @@
-//! Where the time goes, how fast each side would be alone, and whether a device computes what the
-//! CPU computes.
+//! Where the time goes, how fast each side would be alone, and whether a device computes the same
+//! results as the CPU.
 
 mod collected;
 mod limits;

@@ -255,7 +255,7 @@ impl Training {
         }
     }
 
-    /// Collects once and learns from it, unless the run is told to stop before anything arrives.
+    /// Collects once and learns from it, unless the run is stopped before anything arrives.
     fn round(&mut self, stop: &AtomicBool) -> Result<(), EngineError> {
         let version = self.weights.version;
         let (before, pace) = (self.learning.times, self.config.pace());
@@ -346,7 +346,7 @@ impl Training {
         self.tell_actors();
     }
 
-    /// Tells actors which weights there are, and how far the run is.
+    /// Publishes weights to the actors, and the progress of the run.
     fn tell_actors(&self) {
         if let Collectors::Linked(linked) = &self.collectors {
             linked.inbox.publish(Publication {
@@ -358,7 +358,7 @@ impl Training {
         }
     }
 
-    /// Evaluates the weights. Returns false if the run was told to stop meanwhile.
+    /// Evaluates the weights. Returns false if the run was stopped meanwhile.
     fn evaluate(
         &mut self,
         stop: &AtomicBool,
@@ -389,8 +389,8 @@ impl Training {
         Ok(true)
     }
 
-    /// Plays the episodes of an evaluation on a thread of its own, so that a stuck environment is
-    /// noticed. `None` if the run was told to stop meanwhile.
+    /// Plays the episodes of an evaluation on a separate thread, so that a stuck environment is
+    /// detected. `None` if the run was stopped meanwhile.
     fn play_evaluation(&self, stop: &AtomicBool) -> Result<Option<Evaluation>, EngineError> {
         // The learner's own, which actors may not have yet: a checkpoint of the best weights holds
         // those that were judged.

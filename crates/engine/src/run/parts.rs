@@ -1,4 +1,4 @@
-//! From settings to the parts of a run: the learner, and who steps the environments.
+//! From settings to the parts of a run: the learner, and the actors.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ pub(crate) struct Parts {
     pub(crate) actor: Option<Actor>,
     /// Whether the environments count the points of whole games.
     pub(crate) counts_games: bool,
-    /// Where the run stands.
+    /// The current step of the run.
     step: u64,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Linked {
 }
 
 impl Parts {
-    /// `step` is where the run stands.
+    /// `step` is the current step of the run.
     pub(crate) fn make(config: &RunConfig, step: u64) -> Result<Self, EngineError> {
         // Before the first weights are drawn: how sums are split among threads shows in their
         // last bits.

@@ -1,4 +1,4 @@
-//! The ids of the Atari games, made from the console's table.
+//! The ids of the Atari games, derived from the emulator's table.
 
 use std::sync::LazyLock;
 

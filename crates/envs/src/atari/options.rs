@@ -1,4 +1,4 @@
-//! The settings of an Atari environment, and the presets of the field.
+//! The settings of an Atari environment, and the usual presets.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

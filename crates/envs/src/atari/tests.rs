@@ -1,4 +1,4 @@
-//! Options, errors and snapshots.
+//! Tests of options, errors and snapshots.
 
 use rand::RngExt as _;
 use starling_atari::games;

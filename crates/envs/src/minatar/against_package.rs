@@ -1,5 +1,5 @@
-//! Every step of recorded games of the `minatar` package (`tests/record_minatar.py`, which also
-//! says how the records are laid out).
+//! Compares every step with recorded games of the `minatar` package (`tests/record_minatar.py`,
+//! which also says how the records are laid out).
 
 use std::collections::VecDeque;
 

@@ -6,7 +6,7 @@
 //! random draws.
 //!
 //! Observations are flags (`u8`, 0 or 1) of shape `[channels, 10, 10]`: channels first, as
-//! convolutions want them, where the package has them last; then row (from the top) and column.
+//! convolutions expect them (the package has them last), then row (from the top) and column.
 //!
 //! `MinAtar/Breakout-v1` has only the actions that matter in that game; `-v0` has all six.
 //!

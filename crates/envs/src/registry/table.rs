@@ -1,4 +1,5 @@
-//! The entries of the table, except those of the Atari games, which come from the console's own.
+//! The entries of the table, except those of the Atari games, which are derived from the emulator's
+//! table.
 
 use super::EnvSpec;
 use crate::minatar::{self, MinAtar, MinAtarOptions};

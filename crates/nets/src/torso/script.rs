@@ -1,10 +1,10 @@
 //! A user's own network, defined in Python and read from a TorchScript file.
 //!
-//! The file holds a module whose `forward` takes its parameters as arguments: first every
-//! parameter in the order of `named_parameters()`, then the arrays of an observation. So it is
-//! a description without weights like every other network here, computes with any
-//! [`Params`], and gradients flow into them. `examples/torchscript/export.py` writes such a
-//! file from any module. The values in the file are the first weights.
+//! The file holds a module whose `forward` takes its parameters as arguments: first every parameter
+//! in the order of `named_parameters()`, then the arrays of an observation. So it is a description
+//! without weights like every other network here: it computes with any [`Params`], and gradients
+//! flow into them. `examples/torchscript/export.py` writes such a file from any module. The values
+//! in the file are the initial weights.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! `starling selftest`: does a device compute what the CPU computes, in every mode, and do algorithms
-//! learn there?
+//! `starling selftest`: does a device compute the same results as the CPU, in every mode, and do
+//! algorithms learn on it?
 
 mod learning;
 
@@ -20,15 +20,15 @@ const UPDATES: usize = 10;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The device to test: cuda:0, or cpu to test only that every algorithm runs
+    /// The device to test, such as cuda:0; with cpu, only the program itself is tested
     #[arg(long, value_name = "DEVICE", default_value = "cuda:0")]
     device: DeviceChoice,
 
-    /// Only algorithms whose names contain this
+    /// Test only algorithms whose names contain this text
     #[arg(long, value_name = "NAME")]
     algo: Option<String>,
 
-    /// Only one part: `compare` updates with the CPU, `collect` with the actors of every mode, or
+    /// Run only one part: `compare` results with the CPU, `collect` with the actors of every mode, or
     /// `learn` a task
     #[arg(long, value_name = "PART")]
     only: Option<Check>,
