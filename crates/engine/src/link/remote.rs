@@ -117,7 +117,7 @@ impl Gateway {
     pub fn session(&self) -> Session {
         Session {
             gateway: self.clone(),
-            held: None,
+            held: Vec::new(),
         }
     }
 
@@ -184,8 +184,8 @@ impl LearnerLink for Gateway {
 #[derive(Debug)]
 pub struct Session {
     gateway: Gateway,
-    /// What the actor has leased and not given up.
-    held: Option<LeaseId>,
+    /// What was leased over this connection and not given up.
+    held: Vec<LeaseId>,
 }
 
 impl Session {
@@ -209,7 +209,7 @@ impl Session {
             Request::Join => {
                 let lease = terms.places.lease();
                 if let Some(lease) = lease {
-                    self.held = Some(lease.id);
+                    self.held.push(lease.id);
                     link.join(lease.id, name(lease.id));
                 }
                 let config = Value::clone(config);
@@ -231,8 +231,11 @@ impl Session {
                 }
             }
             Request::Fail(loss) => {
-                link.fail(loss);
-                self.held = None;
+                // Of its own leases alone: an actor says nothing of others.
+                let held = std::mem::take(&mut self.held).into_iter();
+                let (leases, kept) = held.partition(|lease| loss.leases.contains(lease));
+                self.held = kept;
+                link.fail(Loss { leases, ..loss });
                 Answer::Done
             }
         };
@@ -242,7 +245,7 @@ impl Session {
     /// The connection has ended, or the link has given it up. That is the loss of the actor, unless it
     /// said so itself.
     pub fn lost(self, reason: &str) {
-        if let Some(lease) = self.held {
+        for lease in self.held {
             self.gateway.link.fail(Loss {
                 leases: vec![lease],
                 who: name(lease),

@@ -96,10 +96,10 @@ impl Parts {
     }
 }
 
-/// The milliseconds since 1970, but more than the epoch before: a clock may be wrong.
+/// The microseconds since 1970, but more than the epoch before: a clock may be wrong.
 fn epoch_after(before: Option<u64>) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |now| now.as_millis() as u64);
+    let now = now.map_or(0, |now| now.as_micros() as u64);
     before.map_or(now, |before| now.max(before + 1))
 }
 
