@@ -30,16 +30,15 @@ COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#8c564b", "#ff7f0e")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 320, 56, 16, 32, 44
 
 PONG = [
-    "PongNoFrameskip-v4", "--preset", "atari/ppo.gpu", "--steps", "8000000",
-    "stop_at_return=18", "log_every_steps=50000",
+    "PongNoFrameskip-v4", "--steps", "8000000", "stop_at_return=18",
+    "asynchronous=false", "fixed_lag=null",
 ]
 BREAKOUT = [
-    "BreakoutNoFrameskip-v4", "--preset", "atari/ppo.gpu", "--steps", "16000000",
-    "log_every_steps=100000", "algo.ratio_clip=0.1",
-    "algo.learning_rate={start: 0.0007, end: 0.0}",
+    "BreakoutNoFrameskip-v4", "--steps", "16000000", "asynchronous=false", "fixed_lag=null",
+    "algo.ratio_clip=0.1", "algo.learning_rate={start: 0.0007, end: 0.0}",
 ]
 APEX = [
-    "ALE/Pong-v5", "--preset", "atari/apex-dqn.gpu", "--steps", "15000000",
+    "ALE/Pong-v5", "--algo", "apex-dqn", "--steps", "15000000",
     "eval.every_steps=1000000", "--profile",
 ]
 MINATAR = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")

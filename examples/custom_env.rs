@@ -6,7 +6,7 @@
 //! cargo run --release --example custom_env -- train Corridor-v0 --steps 50000 env.cells=21
 //! ```
 //!
-//! A corridor: the agent starts in the middle, cheese lies at one end, and a sign says which. The
+//! A corridor: the agent starts in the middle, cheese is at one end, and a sign says which. The
 //! reward is 1 at the cheese and a small cost per step elsewhere. Its length and that cost are
 //! settings.
 
@@ -16,19 +16,20 @@ use std::process::ExitCode;
 
 use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
-use starling::envs::options::{defaults, require_option};
 use starling::envs::render::{Canvas, Picture, colours};
-use starling::envs::{
-    Action, ConfigError, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry,
-};
+use starling::envs::{Action, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry};
+use starling::{JsonSchema, Schema};
 
 /// The settings of a corridor: `env.cells=21` on the command line, `env: {cells: 21}` in a file.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(crate = "starling::schemars")]
 struct CorridorOptions {
     /// Length of the corridor.
+    #[schemars(range(min = 3, max = 255), extend("unit" = "cells"))]
     cells: usize,
     /// What each step costs.
+    #[schemars(range(min = 0.0))]
     step_cost: f32,
 }
 
@@ -48,14 +49,12 @@ struct Corridor {
 }
 
 impl Corridor {
-    fn new(options: CorridorOptions) -> Result<Self, ConfigError> {
-        let cells = options.cells;
-        require_option((3..=255).contains(&cells), "cells", cells, "3 to 255")?;
-        Ok(Self {
-            options,
-            cell: cells / 2,
+    fn new(options: CorridorOptions) -> Self {
+        Self {
+            cell: options.cells / 2,
             cheese_right: false,
-        })
+            options,
+        }
     }
 
     fn last(&self) -> usize {
@@ -129,12 +128,12 @@ impl Env for Corridor {
 fn main() -> ExitCode {
     let added = registry::add(EnvSpec {
         max_episode_steps: Some(50),
-        options: defaults::<CorridorOptions>,
+        options: Schema::of::<CorridorOptions>,
         ..EnvSpec::new(
             "Corridor-v0",
             "custom",
             "find the cheese at the end that the sign points to",
-            |_, options| Ok(Box::new(Corridor::new(options.read()?)?)),
+            |_, options| Ok(Box::new(Corridor::new(options.read()?))),
         )
     });
     match added {

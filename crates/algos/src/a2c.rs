@@ -4,10 +4,11 @@
 //! discounted returns), a gradient norm of at most 1. Where we differ from the paper: a
 //! truncated episode is bootstrapped from its final observation.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{Kind, Schedule, Tensor};
 
-use crate::config::{ConfigError, require};
+use crate::config::ConfigError;
 use crate::policy_gradient::{
     Context, Estimate, Method, Passes, PolicyGradient, PolicyGradientConfig, Prepared, Terms,
     normalized,
@@ -15,10 +16,11 @@ use crate::policy_gradient::{
 use crate::{Algorithm, Spaces};
 
 /// A2C's settings beside the shared ones.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Weight of longer returns in the advantages (λ); 1 for plain discounted returns.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub gae_lambda: f64,
     /// Scale the advantages of each rollout to mean 0 and standard deviation 1.
     pub normalize_advantage: bool,
@@ -49,9 +51,6 @@ pub fn build(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Box<dyn Algorithm>, ConfigError> {
-    let lambda = config.gae_lambda;
-    let share = (0.0..=1.0).contains(&lambda);
-    require(share, "algo.gae_lambda", lambda, "between 0 and 1")?;
     let host = PolicyGradient::new("a2c", shared, A2c { config }, spaces)?;
     Ok(Box::new(host))
 }

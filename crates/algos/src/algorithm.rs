@@ -1,4 +1,4 @@
-//! The seam between algorithms and the engine.
+//! The interface between algorithms and the engine.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use starling_tree::{Array, Spec, Tree};
 /// Its methods work on batches, never on single steps, so that calling them through a trait
 /// object costs nothing.
 pub trait Algorithm: Send + Sync {
-    /// What it wants to be fed.
+    /// The data that it consumes.
     fn experience(&self) -> Experience;
 
     /// How much less the next step counts (γ).
@@ -40,7 +40,7 @@ pub struct Spaces {
     pub frame_stack: Option<usize>,
 }
 
-/// What an algorithm wants to be fed.
+/// The data that an algorithm consumes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Experience {
     /// Whole rollouts, each used for one update and then dropped.
@@ -55,15 +55,15 @@ pub enum Experience {
 /// A replay and how it is used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayNeeds {
-    /// Steps of each environment between two looks at the replay (T).
+    /// Steps of each environment between two rounds of learning (T).
     pub steps: usize,
-    /// What is kept and how it is drawn.
+    /// What is stored and how it is sampled.
     pub replay: ReplayConfig,
-    /// How many samples are drawn for each step that comes in.
+    /// How many samples are drawn per inserted step.
     pub rate: RateConfig,
     /// Transitions or sequences per update, over all its draws.
     pub batch_size: usize,
-    /// How the transitions of an update are put together from several draws, each from some of the
+    /// How the transitions of an update are composed of several draws, each from some of the
     /// environments; one draw from all of them if absent. A stream of the replay is an environment.
     pub draws: Option<GroupedDraws>,
     /// Exponent of importance weights over the run; without effect on uniform draws.
@@ -79,8 +79,8 @@ impl ReplayNeeds {
     }
 }
 
-/// The part of a policy's [state](Policy::state) that survives the end of an episode: what it has
-/// found out over a trial of several episodes. The policy itself begins a new trial.
+/// The part of a policy's [state](Policy::state) that is kept when an episode ends: what it has
+/// learned about a trial of several episodes. The policy itself begins a new trial.
 pub const TRIAL: &str = "trial";
 
 /// Whether a leaf of a policy's state, by its dotted path, is of the part called [`TRIAL`].
@@ -94,27 +94,27 @@ pub trait Policy: Send {
     /// per step, is the first priority of the step in a replay.
     fn records(&self) -> Tree<Spec>;
 
-    /// What it carries from step to step for each environment; empty if it has no memory. Where an
-    /// episode ends, all of it becomes zero but the part called [`TRIAL`].
+    /// What it keeps from step to step for each environment; empty if it is not recurrent. At the
+    /// end of an episode, everything except the part called [`TRIAL`] is set to zero.
     fn state(&self) -> Tree<Spec>;
 
-    /// Takes over published weights.
+    /// Loads published weights.
     fn load(&mut self, weights: &Snapshot) -> Result<(), ShapeMismatch>;
 
     /// Chooses the actions of row `t` of a rollout, and writes them and its records there.
     fn act(&mut self, t: usize, rollout: &mut Rollout, acting: Acting<'_>);
 
-    /// The same for several rollouts at once, which are always the same `group`: in one batch,
-    /// if the policy can.
+    /// The same for several rollouts, which always form the same `group`; in one batch, if the
+    /// policy supports it.
     fn act_together(&mut self, t: usize, _group: usize, parts: &mut [Part<'_>]) {
         for part in parts {
             self.act(t, part.rollout, part.acting.reborrow());
         }
     }
 
-    /// The rollouts of a group are full and go to the learner: the chance to complete their
-    /// records by those that look ahead, such as priorities, and to leave what it has on its
-    /// device with them ([`Rollout::resident`]).
+    /// Called when the rollouts of a group are full, before they go to the learner: completes
+    /// records that depend on later steps, such as priorities, and attaches data on the device
+    /// ([`Rollout::resident`]).
     fn finish(&mut self, _group: usize, _parts: &mut [Part<'_>]) {}
 }
 
@@ -282,7 +282,7 @@ pub enum LearnError {
     #[error("the rollouts of one batch do not match")]
     Mismatch,
     /// The engine gave another kind of batch than was asked for.
-    #[error("this algorithm learns from {wanted}, and was given something else")]
+    #[error("this algorithm learns from {wanted}, but was given something else")]
     WrongBatch {
         /// What it asks for.
         wanted: &'static str,

@@ -1,12 +1,12 @@
-//! Ape-X (Horgan et al. 2018) over DQN, Rainbow and Rainbow-IQN.
+//! Ape-X (Horgan et al. 2018) with DQN, Rainbow and Rainbow-IQN.
 //!
-//! What makes Ape-X is in the shared settings: environments that explore by a ladder of ε (or
-//! by noise), steps that come with the priority that the actor saw, and many environments on
-//! threads, ahead of one learner. The defaults here are RELA's: RMSProp, n = 3, γ = 0.997,
-//! batches of 512. They want `mode=threads` and `asynchronous=true`, as the presets have it.
+//! Ape-X consists of shared settings: a different ε for each environment (a ladder) or noisy
+//! layers, initial priorities computed by the actors, and many environments on asynchronous threads
+//! with one learner. The defaults here are RELA's: RMSProp, n = 3, γ = 0.997, batches of 512. They
+//! are meant for `mode=threads` and `asynchronous=true`, which the presets set.
 //!
-//! Where we differ: actors have no target network, so their errors bootstrap from their own
-//! greedy value, and the last n steps of a rollout look ahead as far as the rollout goes.
+//! Where we differ: actors have no target network, so their errors bootstrap from the greedy value
+//! of their network, and the last n steps of a rollout use fewer than n steps.
 
 use starling_nets::{OptimizerConfig, OptimizerKind, QNetConfig, Schedule};
 use starling_replay::PriorityConfig;

@@ -1,46 +1,52 @@
 //! Asynchronous PPO: PPO's clipped loss on V-trace targets (Luo et al. 2020, Petrenko et al.
 //! 2020), for rollouts whose policy is some updates old.
 //!
-//! At the beginning of an update the learner's present policy and values give V-trace targets
-//! and advantages r_t + γ vs_{t+1} − V_t. Then few epochs of minibatches follow, with the
-//! probability ratio against the policy that acted. The ratio already weighs the advantage, so
-//! that V-trace's weight ρ̂_pg is not applied a second time.
+//! At the beginning of an update, V-trace targets and advantages r_t + γ vs_{t+1} − V_t are
+//! computed with the learner's current policy and values. A few epochs of minibatches follow, with
+//! the probability ratio relative to the policy that acted. The ratio already weights the
+//! advantage, so V-trace's weight ρ̂_pg is not applied again.
 //!
 //! Where we differ from the papers: there is no target network and no KL penalty, and a
 //! truncated episode is bootstrapped from its final observation. Minibatches are groups of whole
 //! trajectories, with and without an LSTM.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{Kind, OptimizerConfig, Schedule, Tensor, no_grad};
 
-use crate::config::{ConfigError, require};
+use crate::config::ConfigError;
 use crate::impala::RewardClipping;
-use crate::minibatches::require_passes;
 use crate::ops::RhoClips;
 use crate::policy_gradient::{
     Context, Estimate, Method, Passes, PolicyGradient, PolicyGradientConfig, Prepared, Terms,
-    Trajectory, normalized, require_positive,
+    Trajectory, normalized,
 };
 use crate::{Algorithm, Spaces};
 
 /// APPO's settings beside the shared ones.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Passes over each rollout.
+    #[schemars(range(min = 1))]
     pub epochs: usize,
     /// Parts that the environments of a rollout are split into; each gives one gradient step per
     /// epoch.
+    #[schemars(range(min = 1))]
     pub minibatches: usize,
-    /// How rewards are limited: `abs_one`, `soft_asymmetric` or null.
+    /// How rewards are limited before learning; null for no limit.
     pub reward_clipping: Option<RewardClipping>,
     /// How far the probability ratio may move, possibly a schedule.
+    #[schemars(extend("minimum" = 0.0, "maximum" = 10.0))]
     pub ratio_clip: Schedule,
     /// Largest importance weight in the temporal differences (ρ̂); null for no limit.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub rho_clip: Option<f64>,
     /// Largest importance weight in the traces (ĉ); null for no limit.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub c_clip: Option<f64>,
     /// Factor on the traces (λ): less than 1 shortens them.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub trace_lambda: f64,
     /// Scale the advantages of each minibatch to mean 0 and standard deviation 1.
     pub normalize_advantage: bool,
@@ -82,12 +88,6 @@ pub fn build(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Box<dyn Algorithm>, ConfigError> {
-    require_passes(config.epochs, config.minibatches)?;
-    let lambda = config.trace_lambda;
-    let share = (0.0..=1.0).contains(&lambda);
-    require(share, "algo.trace_lambda", lambda, "between 0 and 1")?;
-    require_positive("algo.rho_clip", config.rho_clip)?;
-    require_positive("algo.c_clip", config.c_clip)?;
     let host = PolicyGradient::new("appo", shared, Appo { config }, spaces)?;
     Ok(Box::new(host))
 }

@@ -1,11 +1,12 @@
-//! Categorical DQN, "C51" (Bellemare et al. 2017): a distribution over fixed returns for every
-//! action instead of its mean.
+//! Categorical DQN, "C51" (Bellemare et al. 2017): a distribution over fixed return values for
+//! every action, instead of its mean.
 //!
-//! Loss and priority are the divergence KL(target ‖ prediction): its gradient is that of the
-//! paper's cross-entropy, and unlike it, it is 0 where nothing is left to learn.
+//! Loss and priority are the divergence KL(target ‖ prediction). Its gradient is that of the
+//! paper's cross-entropy, but unlike the cross-entropy it is 0 where the prediction is exact.
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{Kind, Layout, Params, QNetwork, Tensor};
 use starling_tree::Tree;
@@ -16,14 +17,17 @@ use crate::value_based::{Errors, Method, ValueBased, ValueConfig, network};
 use crate::{Algorithm, Spaces};
 
 /// C51's settings beside the shared ones.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Number of atoms, the returns that the distribution is over.
+    #[schemars(range(min = 2, max = 10_000))]
     pub atoms: usize,
     /// Return of the lowest atom.
+    #[schemars(extend("unbounded" = true))]
     pub value_min: f64,
     /// Return of the highest atom.
+    #[schemars(extend("unbounded" = true))]
     pub value_max: f64,
 }
 
@@ -66,11 +70,8 @@ struct C51 {
 impl C51 {
     fn new(shared: &ValueConfig, config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         let atoms = config.atoms;
-        let good = (2..=10_000).contains(&atoms);
-        require(good, "algo.atoms", atoms, "between 2 and 10000")?;
         let (low, high) = (config.value_min, config.value_max);
-        let good = low < high && low.is_finite() && high.is_finite();
-        require(good, "algo.value_max", high, "above algo.value_min")?;
+        require(low < high, "algo.value_max", high, "above algo.value_min")?;
         let (net, layout) = network("c51", shared, spaces, atoms)?;
         let layout = Arc::new(layout);
         Ok(Self {

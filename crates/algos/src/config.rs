@@ -1,12 +1,8 @@
-//! Reading the settings of an algorithm that are in one table but belong to two structures, and
-//! refusing those that are out of range.
+//! Reads an algorithm's settings from one table into two structures.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
-use starling_nets::Schedule;
 pub use starling_settings::{ConfigError, parse_config, require};
-use starling_settings::{check_keys, merge, parse_over, table};
+use starling_settings::{Schema, Structure, parse_over};
 
 /// Reads settings that are in one table but belong to two structures, over their defaults.
 pub(crate) fn parse_parts<A, B>(
@@ -15,10 +11,10 @@ pub(crate) fn parse_parts<A, B>(
     defaults: &(A, B),
 ) -> Result<(A, B), ConfigError>
 where
-    A: DeserializeOwned + Serialize,
-    B: DeserializeOwned + Serialize,
+    A: Structure,
+    B: Structure,
 {
-    check_keys(section, given, &side_by_side(defaults))?;
+    side_by_side(defaults).check_names(section, given)?;
     Ok((
         parse_over(section, given, &defaults.0)?,
         parse_over(section, given, &defaults.1)?,
@@ -26,13 +22,11 @@ where
 }
 
 /// The settings of two structures as one table.
-pub(crate) fn side_by_side<A: Serialize, B: Serialize>(parts: &(A, B)) -> Value {
-    let mut all = table(&parts.0);
-    merge(&mut all, &table(&parts.1));
-    all
+pub(crate) fn side_by_side<A: Structure, B: Structure>(parts: &(A, B)) -> Schema {
+    Schema::over(&parts.0).and(Schema::over(&parts.1))
 }
 
-/// Refuses the first of some settings that is out of range.
+/// Refuses a setting that contradicts another.
 pub(crate) fn refuse(
     problem: Option<(&'static str, String, &'static str)>,
 ) -> Result<(), ConfigError> {
@@ -42,31 +36,20 @@ pub(crate) fn refuse(
     }
 }
 
-/// Refuses a schedule that leaves a range.
-pub(crate) fn require_schedule(
-    key: &str,
-    schedule: &Schedule,
-    high: f64,
-) -> Result<(), ConfigError> {
-    match schedule.problem(0.0, high) {
-        None => Ok(()),
-        Some(allowed) => require(false, key, schedule, &allowed),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde::Deserialize;
+    use schemars::JsonSchema;
+    use serde::{Deserialize, Serialize};
     use serde_json::json;
 
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
     struct Example {
         learning_rate: f64,
         net: Net,
     }
 
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
     struct Net {
         hidden: usize,
     }
@@ -87,7 +70,7 @@ mod tests {
         let wrong = parse_parts("algo", &json!({"hidden": "big"}), &defaults);
         assert_eq!(
             wrong.unwrap_err().to_string(),
-            "algo.hidden is \"big\"; allowed: a whole number, not negative"
+            "algo.hidden is \"big\"; allowed: a whole number, 0 or more"
         );
         let unknown = parse_parts("algo", &json!({"hiden": 1}), &defaults);
         assert!(unknown.unwrap_err().to_string().contains("algo.hidden?"));

@@ -1,4 +1,4 @@
-//! Deep Q-learning (Mnih et al. 2015), with switches: double (van Hasselt et al. 2016), dueling
+//! Deep Q-learning (Mnih et al. 2015), with options: double (van Hasselt et al. 2016), dueling
 //! (Wang et al. 2016), n-step returns, prioritized replay (Schaul et al. 2016), noisy networks
 //! (Fortunato et al. 2018) and Munchausen targets (Vieillard et al. 2020).
 //!
@@ -9,20 +9,22 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{Layout, Params, QNetwork, Tensor};
 use starling_tree::Tree;
 
-use crate::config::{ConfigError, require};
+use crate::config::ConfigError;
 use crate::ops::huber;
 use crate::value_based::{Errors, Method, ValueBased, ValueConfig, network};
 use crate::{Algorithm, Spaces};
 
 /// DQN's settings beside the shared ones.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Error at which the loss changes from quadratic to linear; null for the squared error.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub huber_delta: Option<f64>,
 }
 
@@ -64,8 +66,6 @@ impl Dqn {
         config: Config,
         spaces: &Spaces,
     ) -> Result<Self, ConfigError> {
-        let delta = config.huber_delta.unwrap_or(1.0);
-        require(delta > 0.0, "algo.huber_delta", delta, "above 0")?;
         let (net, layout) = network(name, shared, spaces, 1)?;
         let layout = Arc::new(layout);
         Ok(Self {

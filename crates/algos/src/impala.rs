@@ -1,44 +1,50 @@
 //! IMPALA: actors that never wait, and a learner that corrects for their older policies with
 //! V-trace (Espeholt et al. 2018).
 //!
-//! One pass over each rollout, in gradient steps of `batch_envs` trajectories. Losses are sums
-//! over steps and trajectories, not means, and the optimiser is RMSProp in TensorFlow's form;
-//! defaults are those of the multi-learner IMPALA, with the rollouts of 20 steps of its example.
+//! The learner makes one pass over each rollout, in gradient steps of `batch_envs` trajectories.
+//! Losses are sums over steps and trajectories, not means, and the optimiser is RMSProp in
+//! TensorFlow's form; defaults are those of the multi-learner IMPALA, with the rollouts of 20 steps
+//! of its example.
 //!
-//! Where we differ from the paper: a truncated episode is bootstrapped from its final
-//! observation. A rollout holds T steps and what followed the last one, so that the learner
-//! computes T + 1 rows at once and takes the value of the last as the bootstrap; a later rollout
-//! does not repeat that row.
+//! Where we differ from the paper: a truncated episode is bootstrapped from its final observation.
+//! A rollout contains T steps and the observation after the last one; the learner computes all T +
+//! 1 rows in one pass and bootstraps from the value of the last. The next rollout does not repeat
+//! that row.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{Kind, OptimizerConfig, OptimizerKind, Schedule, Tensor};
 
-use crate::config::{ConfigError, require};
+use crate::config::ConfigError;
 use crate::ops::{RhoClips, Vtrace};
 use crate::policy_gradient::{
     Context, Estimate, Method, Passes, PolicyGradient, PolicyGradientConfig, Prepared, Terms,
-    Trajectory, require_positive,
+    Trajectory,
 };
 use crate::{Algorithm, Spaces};
 
 /// IMPALA's settings beside the shared ones.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Trajectories per gradient step; null takes all environments of a rollout at once.
+    #[schemars(range(min = 1))]
     pub batch_envs: Option<usize>,
-    /// How rewards are limited: `abs_one`, `soft_asymmetric` or null.
+    /// How rewards are limited before learning; null for no limit.
     pub reward_clipping: Option<RewardClipping>,
     /// Largest importance weight in the temporal differences (ρ̂); null for no limit.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub rho_clip: Option<f64>,
     /// Largest importance weight in the traces (ĉ); null for no limit.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub c_clip: Option<f64>,
     /// Largest importance weight in the policy gradient; null for no limit.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub pg_rho_clip: Option<f64>,
 }
 
 /// How rewards are limited before learning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RewardClipping {
     /// To the range from −1 to 1.
@@ -95,11 +101,6 @@ pub fn build(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Box<dyn Algorithm>, ConfigError> {
-    let envs = config.batch_envs.unwrap_or(1);
-    require(envs >= 1, "algo.batch_envs", envs, "at least 1")?;
-    require_positive("algo.rho_clip", config.rho_clip)?;
-    require_positive("algo.c_clip", config.c_clip)?;
-    require_positive("algo.pg_rho_clip", config.pg_rho_clip)?;
     let host = PolicyGradient::new("impala", shared, Impala { config }, spaces)?;
     Ok(Box::new(host))
 }

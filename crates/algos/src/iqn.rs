@@ -1,34 +1,39 @@
-//! Implicit quantile networks, "IQN" (Dabney et al. 2018): any quantile of every action's
-//! return, at fractions that are drawn for each prediction.
+//! Implicit quantile networks, "IQN" (Dabney et al. 2018): any quantile of every action's return,
+//! at fractions sampled for each prediction.
 //!
-//! As in Dopamine and Rainbow-IQN Ape-X, the cosines of the embedding are cos(π i τ) with i from
-//! 1 (the paper's i = 0 is a constant, as the bias is). Fractions come from our random streams.
-//! The loss is also the priority.
+//! As in Dopamine and Rainbow-IQN Ape-X, the cosines of the embedding are cos(π i τ) with i from 1
+//! (the paper's i = 0 is a constant, like the bias). The loss is also the priority.
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{Kind, Layout, Params, QNetwork, QuantileEmbedding, Tensor};
 use starling_tree::Tree;
 
-use crate::config::{ConfigError, require};
+use crate::config::ConfigError;
 use crate::qr_dqn;
 use crate::value_based::{Errors, Fractions, Method, ValueBased, ValueConfig, network};
 use crate::{Algorithm, Spaces};
 
 /// IQN's settings beside the shared ones.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Quantiles that are predicted for each transition (N).
+    #[schemars(range(min = 1, max = 10_000))]
     pub quantiles: usize,
     /// Quantiles of its target (N').
+    #[schemars(range(min = 1, max = 10_000))]
     pub target_quantiles: usize,
     /// Quantiles whose mean chooses an action (K).
+    #[schemars(range(min = 1, max = 10_000))]
     pub acting_quantiles: usize,
     /// Size of the embedding of a fraction.
+    #[schemars(range(min = 1, max = 10_000))]
     pub cosines: usize,
     /// Error at which the loss changes from quadratic to linear (κ).
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub kappa: f64,
 }
 
@@ -55,17 +60,6 @@ pub fn build(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Box<dyn Algorithm>, ConfigError> {
-    let counts = [
-        ("algo.quantiles", config.quantiles),
-        ("algo.target_quantiles", config.target_quantiles),
-        ("algo.acting_quantiles", config.acting_quantiles),
-        ("algo.cosines", config.cosines),
-    ];
-    for (key, count) in counts {
-        let good = (1..=10_000).contains(&count);
-        require(good, key, count, "between 1 and 10000")?;
-    }
-    require(config.kappa > 0.0, "algo.kappa", config.kappa, "above 0")?;
     let (net, mut layout) = network("iqn", &shared, spaces, 1)?;
     let embedding = QuantileEmbedding::new(&mut layout, net.features(), config.cosines);
     let method = Iqn {

@@ -1,12 +1,12 @@
 //! Learning algorithms, one file each.
 //!
-//! An algorithm says what it wants to be fed ([`Algorithm::experience`]), how to act
-//! ([`Algorithm::policy`]) and how to learn ([`Algorithm::learner`]). It knows nothing of
-//! threads, files or sockets; the engine does the rest, and knows no algorithm by name.
+//! An algorithm defines which data it consumes ([`Algorithm::experience`]), how it acts
+//! ([`Algorithm::policy`]) and how it learns ([`Algorithm::learner`]). Threads, files and sockets
+//! are the engine's; the engine knows no algorithm by name.
 //!
 //! Read first: [`Algorithm`], [`Policy`] and [`Learner`]. The table of all algorithms is
-//! [`registry`]; those with a policy network share `policy_gradient`, those that learn
-//! action values from a replay `value_based`, those with a memory `recurrent`, and those with
+//! [`registry`]; those with a policy network share `policy_gradient`, those that learn action
+//! values from a replay `value_based`, those with an LSTM and a replay `recurrent`, and those with
 //! continuous actions and a replay [`continuous`].
 
 pub mod a2c;
@@ -46,4 +46,5 @@ pub use continuous::ContinuousConfig;
 pub use off_policy::{ReplaySettings, TargetSettings};
 pub use policy_gradient::{PolicyGradientConfig, Terms};
 pub use registry::AlgoSpec;
+pub use rollout_columns::resident_observations;
 pub use value_based::{EpsilonGreedy, Ladder, Spread, ValueConfig};

@@ -6,7 +6,6 @@ use rand::seq::SliceRandom as _;
 use starling_nets::{Kind, Recorded, Tensor};
 
 use crate::LearnError;
-use crate::config::{ConfigError, require};
 use crate::trained::Trained;
 
 /// How a batch is split into gradient steps.
@@ -42,13 +41,6 @@ impl Passes {
             shuffle: false,
         }
     }
-}
-
-/// Refuses settings that would leave nothing to learn from.
-pub(crate) fn require_passes(epochs: usize, minibatches: usize) -> Result<(), ConfigError> {
-    let at_least_one = |key, value: usize| require(value >= 1, key, value, "at least 1");
-    at_least_one("algo.epochs", epochs)?;
-    at_least_one("algo.minibatches", minibatches)
 }
 
 /// The gradient steps over one batch's memory, recorded by the number of their items.

@@ -3,25 +3,28 @@
 //! Users write them in one table with those of the algorithm (`algo.batch_size`,
 //! `algo.target_tau`).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::Schedule;
 use starling_replay::{PriorityConfig, RateConfig, ReplayConfig};
 
 use crate::ReplayNeeds;
-use crate::config::{ConfigError, require, require_schedule};
 
 /// A replay and how it is used.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReplaySettings {
     /// Steps of each environment per rollout; learning happens between rollouts.
+    #[schemars(range(min = 1))]
     pub rollout_steps: usize,
     /// Transitions per update.
+    #[schemars(range(min = 1), extend("unit" = "transitions"))]
     pub batch_size: usize,
     /// Steps collected before learning starts.
     pub learning_starts_steps: u64,
     /// How often each step is used on average: batch_size · updates / steps. null: neither side
     /// waits for the other.
+    #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
     pub replay_ratio: Option<f64>,
     /// Capacity of the replay in steps.
     pub capacity_steps: usize,
@@ -30,12 +33,15 @@ pub struct ReplaySettings {
     /// Memory limit of the replay in bytes; null for no limit.
     pub memory_limit_bytes: Option<u64>,
     /// Steps of reward before the bootstrap (n).
+    #[schemars(range(min = 1))]
     pub n_steps: usize,
     /// Discount per step (γ).
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
     /// Prioritized replay: sample transitions by their error; null samples uniformly.
     pub priority: Option<PriorityConfig>,
     /// Exponent of importance weights (β), possibly a schedule.
+    #[schemars(extend("minimum" = 0.0, "maximum" = 1.0))]
     pub priority_beta: Schedule,
 }
 
@@ -58,19 +64,6 @@ impl Default for ReplaySettings {
 }
 
 impl ReplaySettings {
-    /// Refuses settings that are out of range.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one = |key, value: usize| require(value >= 1, key, value, "at least 1");
-        at_least_one("algo.rollout_steps", self.rollout_steps)?;
-        at_least_one("algo.batch_size", self.batch_size)?;
-        at_least_one("algo.n_steps", self.n_steps)?;
-        require_share("algo.gamma", self.gamma)?;
-        let ratio = self.replay_ratio.unwrap_or(1.0);
-        require(ratio > 0.0, "algo.replay_ratio", ratio, "above 0")?;
-        require(ratio <= 1e6, "algo.replay_ratio", ratio, "at most 1000000")?;
-        require_schedule("algo.priority_beta", &self.priority_beta, 1.0)
-    }
-
     /// The replay of transitions and how it is used, for observations of a number of frames.
     pub(crate) fn needs(&self, frame_stack: Option<usize>) -> ReplayNeeds {
         ReplayNeeds {
@@ -98,12 +91,14 @@ impl ReplaySettings {
 }
 
 /// How target networks follow the networks that learn.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TargetSettings {
     /// Updates between two updates of the target network.
+    #[schemars(range(min = 1))]
     pub target_every_updates: u64,
     /// How far the target network moves towards the online network each time (τ); 1 copies it.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub target_tau: f64,
 }
 
@@ -114,18 +109,4 @@ impl Default for TargetSettings {
             target_tau: 1.0,
         }
     }
-}
-
-impl TargetSettings {
-    /// Refuses settings that are out of range.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let every = self.target_every_updates;
-        require(every >= 1, "algo.target_every_updates", every, "at least 1")?;
-        require_share("algo.target_tau", self.target_tau)
-    }
-}
-
-/// Refuses what is not between 0 and 1.
-pub(crate) fn require_share(key: &str, value: f64) -> Result<(), ConfigError> {
-    require((0.0..=1.0).contains(&value), key, value, "between 0 and 1")
 }

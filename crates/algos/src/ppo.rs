@@ -9,46 +9,50 @@
 //! observation; recurrent networks train on whole sequences from the stored state, with
 //! minibatches of environments instead of steps.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{Kind, Schedule, Tensor};
 
-use crate::config::{ConfigError, require};
-use crate::minibatches::require_passes;
+use crate::config::ConfigError;
 use crate::policy_gradient::{
     Context, Estimate, Method, Passes, PolicyGradient, PolicyGradientConfig, Prepared, Terms,
-    normalized, require_coefficient,
+    normalized,
 };
 use crate::{Algorithm, Spaces};
 
 /// PPO's settings beside the shared ones.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Passes over each rollout.
+    #[schemars(range(min = 1))]
     pub epochs: usize,
     /// Parts that a rollout is split into; each gives one gradient step per epoch.
+    #[schemars(range(min = 1))]
     pub minibatches: usize,
     /// Weight of longer returns in the advantages (λ).
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub gae_lambda: f64,
     /// How far the probability ratio may move, possibly a schedule.
+    #[schemars(extend("minimum" = 0.0, "maximum" = 10.0))]
     pub ratio_clip: Schedule,
     /// How far a value may move from the recorded one; null for no limit.
+    #[schemars(range(min = 0.0))]
     pub value_clip: Option<f64>,
     /// Scale advantages to mean 0 and standard deviation 1.
     pub normalize_advantage: bool,
-    /// What mean and deviation are taken over: each `minibatch`, or the whole `rollout` before it
-    /// is split (rlpyt).
+    /// What their mean and standard deviation are taken over.
     pub normalize_advantage_over: Over,
 }
 
 /// What advantages are normalised over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Over {
     /// The steps of one gradient step.
     #[default]
     Minibatch,
-    /// All steps of a rollout, once, before it is split.
+    /// All steps of a rollout, before it is split (rlpyt).
     Rollout,
 }
 
@@ -83,11 +87,6 @@ pub fn build(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Box<dyn Algorithm>, ConfigError> {
-    require_passes(config.epochs, config.minibatches)?;
-    let lambda = config.gae_lambda;
-    let share = (0.0..=1.0).contains(&lambda);
-    require(share, "algo.gae_lambda", lambda, "between 0 and 1")?;
-    require_coefficient("algo.value_clip", config.value_clip.unwrap_or(0.0))?;
     let host = PolicyGradient::new("ppo", shared, Ppo { config }, spaces)?;
     Ok(Box::new(host))
 }

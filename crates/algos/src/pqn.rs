@@ -1,16 +1,16 @@
 //! Parallelised Q-learning (PQN; Gallici et al. 2025): Q-learning on the fresh rollouts of many
 //! environments, without a replay and without a target network.
 //!
-//! At the beginning of an update the present network gives λ-returns of the rollout; then some
-//! epochs of shuffled minibatches follow. What keeps it stable is layer normalisation
-//! (`net.layer_norm`, on by default) and a small λ.
+//! At the beginning of an update, λ-returns of the rollout are computed with the current network;
+//! several epochs of shuffled minibatches follow. Layer normalisation (`net.layer_norm`, on by
+//! default) and a small λ keep it stable.
 //!
-//! Where we differ from the paper: Adam in place of RAdam; a truncated episode is
-//! bootstrapped from its final observation; the random action of ε-greedy is drawn from the
-//! environment's own stream.
+//! Where we differ from the paper: Adam instead of RAdam; a truncated episode is bootstrapped from
+//! its final observation; each environment draws its random actions from a separate stream.
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::Rollout;
 use starling_nets::{
@@ -19,9 +19,9 @@ use starling_nets::{
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
-use crate::config::{ConfigError, refuse, require, require_schedule};
+use crate::config::{ConfigError, refuse, require};
 use crate::dqn::{self, Dqn};
-use crate::minibatches::{Minibatches, Passes, require_passes};
+use crate::minibatches::{Minibatches, Passes};
 use crate::ops::lambda_returns;
 use crate::rollout_columns::RolloutColumns;
 use crate::trained::Trained;
@@ -31,32 +31,43 @@ use crate::{
 };
 
 /// PQN's settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Steps of each environment per rollout.
+    #[schemars(range(min = 1))]
     pub rollout_steps: usize,
     /// Passes over each rollout.
+    #[schemars(range(min = 1))]
     pub epochs: usize,
     /// Parts that a rollout is split into; each gives one gradient step per epoch.
+    #[schemars(range(min = 1))]
     pub minibatches: usize,
     /// Learning rate, possibly a schedule.
+    #[schemars(extend("minimum" = 0.0, "maximum" = 10.0))]
     pub learning_rate: Schedule,
     /// Discount per step (γ).
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
     /// Weight of longer returns in the targets (λ).
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub q_lambda: f64,
     /// Factor on every reward.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub reward_scale: f64,
     /// Probability of a random action (ε) at the start.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub epsilon_start: f64,
     /// Probability of a random action after the decay.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub epsilon_end: f64,
     /// Steps over which ε decays.
     pub epsilon_decay_steps: u64,
     /// Probability of a random action in evaluation.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub epsilon_eval: f64,
     /// Maximum norm of the gradient.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub clip_norm: f64,
     /// The optimiser.
     pub optimizer: OptimizerConfig,
@@ -91,22 +102,6 @@ impl Default for Config {
 
 impl Config {
     fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one = |key, value: usize| require(value >= 1, key, value, "at least 1");
-        at_least_one("algo.rollout_steps", self.rollout_steps)?;
-        require_passes(self.epochs, self.minibatches)?;
-        let share =
-            |key, value: f64| require((0.0..=1.0).contains(&value), key, value, "between 0 and 1");
-        share("algo.gamma", self.gamma)?;
-        share("algo.q_lambda", self.q_lambda)?;
-        share("algo.epsilon_start", self.epsilon_start)?;
-        share("algo.epsilon_end", self.epsilon_end)?;
-        share("algo.epsilon_eval", self.epsilon_eval)?;
-        let over_zero =
-            |key, value: f64| require(value > 0.0 && value.is_finite(), key, value, "above 0");
-        over_zero("algo.clip_norm", self.clip_norm)?;
-        over_zero("algo.reward_scale", self.reward_scale)?;
-        require_schedule("algo.learning_rate", &self.learning_rate, 10.0)?;
-        refuse(self.optimizer.problem())?;
         refuse(self.net.problem())?;
         let noise = self.net.noisy_sigma;
         require(

@@ -4,22 +4,25 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{Kind, Layout, Params, QNetwork, Tensor};
 use starling_tree::Tree;
 
-use crate::config::{ConfigError, require};
+use crate::config::ConfigError;
 use crate::ops::quantile_huber;
 use crate::value_based::{Errors, Method, ValueBased, ValueConfig, middles, network};
 use crate::{Algorithm, Spaces};
 
 /// QR-DQN's settings beside the shared ones.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Number of quantiles (N).
+    #[schemars(range(min = 1, max = 10_000))]
     pub quantiles: usize,
     /// Error at which the loss changes from quadratic to linear (κ).
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub kappa: f64,
 }
 
@@ -44,9 +47,6 @@ pub fn build(
     spaces: &Spaces,
 ) -> Result<Box<dyn Algorithm>, ConfigError> {
     let count = config.quantiles;
-    let good = (1..=10_000).contains(&count);
-    require(good, "algo.quantiles", count, "between 1 and 10000")?;
-    require(config.kappa > 0.0, "algo.kappa", config.kappa, "above 0")?;
     let (net, layout) = network("qr-dqn", &shared, spaces, count)?;
     let layout = Arc::new(layout);
     let method = QrDqn {

@@ -1,13 +1,14 @@
-//! Rainbow (Hessel et al. 2018) and Rainbow-IQN (Toromanoff et al. 2019): everything at once.
+//! Rainbow (Hessel et al. 2018) and Rainbow-IQN (Toromanoff et al. 2019): all extensions of DQN
+//! combined.
 //!
-//! Both are defaults over other files, not code of their own: double targets, dueling streams,
-//! n = 3, prioritized replay and noisy layers, over [`c51`] or over [`iqn`]. ε-Rainbow (Stooke
-//! and Abbeel 2019) is Rainbow with ε-greedy exploration in place of the noise.
+//! Both are only sets of defaults: double targets, dueling streams, n = 3, prioritized replay and
+//! noisy layers, for [`c51`] or [`iqn`]. ε-Rainbow (Stooke and Abbeel 2019) is Rainbow with
+//! ε-greedy exploration instead of noisy layers.
 //!
-//! Where we differ from Rainbow-IQN Ape-X: σ₀ is 0.5 as in Rainbow (its code has 0.1), noise is
-//! drawn for every step (every 4), β is annealed (a defect keeps it at 0.4), gradients are clipped
-//! (not at all). The presets `atari/apex-rainbow-iqn.valeoai` and `atari/apex-rainbow.valeoai` have
-//! its settings.
+//! Where we differ from the code of Rainbow-IQN Ape-X: σ₀ is 0.5 as in Rainbow (there 0.1), noise
+//! is drawn at every step (there at every fourth), β is annealed (a bug keeps it at 0.4 there),
+//! gradients are clipped (there they are not). The presets `atari/apex-rainbow-iqn.valeoai` and
+//! `atari/apex-rainbow.valeoai` have its settings.
 
 use starling_nets::{OptimizerConfig, QNetConfig, Schedule};
 use starling_replay::PriorityConfig;

@@ -1,12 +1,11 @@
-//! THE table of algorithms.
+//! The table of all algorithms.
 //!
-//! A new algorithm is one file and one entry. One outside of this crate is [added](add).
+//! A new algorithm is one file and one entry. [`add`] adds one from another crate.
 
 use std::sync::{LazyLock, PoisonError, RwLock};
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
+use starling_settings::{Schema, Structure};
 
 use crate::config::{ConfigError, parse_config, parse_parts, side_by_side};
 use crate::continuous::{ddpg, sac, td3};
@@ -22,7 +21,7 @@ pub struct AlgoSpec {
     pub summary: &'static str,
     /// Where it comes from.
     pub paper: &'static str,
-    defaults: Box<dyn Fn() -> Value + Send + Sync>,
+    schema: Box<dyn Fn() -> Schema + Send + Sync>,
     build: Box<Build>,
 }
 
@@ -40,13 +39,13 @@ impl AlgoSpec {
         build: fn(C, &Spaces) -> Built,
     ) -> Self
     where
-        C: Default + Serialize + DeserializeOwned + 'static,
+        C: Default + Structure,
     {
         Self {
             name,
             summary,
             paper,
-            defaults: Box::new(|| serde_json::to_value(C::default()).unwrap_or(Value::Null)),
+            schema: Box::new(Schema::of::<C>),
             build: Box::new(move |given, spaces| build(parse_config("algo", given)?, spaces)),
         }
     }
@@ -60,14 +59,14 @@ impl AlgoSpec {
         build: fn(A, B, &Spaces) -> Built,
     ) -> Self
     where
-        A: Serialize + DeserializeOwned + 'static,
-        B: Serialize + DeserializeOwned + 'static,
+        A: Structure,
+        B: Structure,
     {
         Self {
             name,
             summary,
             paper,
-            defaults: Box::new(move || side_by_side(&defaults())),
+            schema: Box::new(move || side_by_side(&defaults())),
             build: Box::new(move |given, spaces| {
                 let (shared, own) = parse_parts("algo", given, &defaults())?;
                 build(shared, own, spaces)
@@ -75,9 +74,14 @@ impl AlgoSpec {
         }
     }
 
+    /// Its settings.
+    pub fn schema(&self) -> Schema {
+        (self.schema)()
+    }
+
     /// All settings with their defaults.
     pub fn defaults(&self) -> Value {
-        (self.defaults)()
+        self.schema().defaults().clone()
     }
 
     /// Makes it from settings (those not given keep their defaults) for an environment's spaces.
@@ -122,35 +126,35 @@ static TABLE: LazyLock<Vec<AlgoSpec>> = LazyLock::new(|| {
         ),
         AlgoSpec::of_family(
             "apex-dqn",
-            "Ape-X: many environments, a ladder of exploration, priorities from the actors",
+            "Ape-X: many environments with different exploration rates, priorities from the actors",
             "Horgan et al. 2018",
             apex::apex_dqn,
             dqn::build,
         ),
         AlgoSpec::of_family(
             "apex-rainbow",
-            "Ape-X over Rainbow",
+            "Ape-X with Rainbow",
             "Horgan et al. 2018, Hessel et al. 2018",
             apex::apex_rainbow,
             c51::build,
         ),
         AlgoSpec::of_family(
             "apex-rainbow-iqn",
-            "Ape-X over Rainbow-IQN",
+            "Ape-X with Rainbow-IQN",
             "Toromanoff et al. 2019",
             apex::apex_rainbow_iqn,
             iqn::build,
         ),
         AlgoSpec::of_family(
             "appo",
-            "Asynchronous PPO: its clipped loss on V-trace targets",
+            "Asynchronous PPO: the clipped loss with V-trace targets",
             "Luo et al. 2020; Petrenko et al. 2020",
             appo::defaults,
             appo::build,
         ),
         AlgoSpec::of_family(
             "c51",
-            "Categorical DQN: a distribution over fixed returns per action",
+            "Categorical DQN: a distribution over fixed return values per action",
             "Bellemare et al. 2017",
             c51::defaults,
             c51::build,
@@ -164,21 +168,21 @@ static TABLE: LazyLock<Vec<AlgoSpec>> = LazyLock::new(|| {
         ),
         AlgoSpec::of_family(
             "dqn",
-            "Deep Q-learning; double, dueling, n-step, prioritized, noisy and Munchausen by switches",
+            "Deep Q-learning, optionally double, dueling, n-step, prioritized, noisy and Munchausen",
             "Mnih et al. 2015",
             dqn::defaults,
             dqn::build,
         ),
         AlgoSpec::of_family(
             "epsilon-rainbow",
-            "Rainbow with a chance of random actions in place of noise",
+            "Rainbow with ε-greedy exploration instead of noisy layers",
             "Stooke and Abbeel 2019",
             rainbow::epsilon_rainbow,
             c51::build,
         ),
         AlgoSpec::of_family(
             "impala",
-            "Asynchronous actors, corrected for their age by V-trace",
+            "Asynchronous actors, whose older policies are corrected for by V-trace",
             "Espeholt et al. 2018",
             impala::defaults,
             impala::build,
@@ -192,7 +196,7 @@ static TABLE: LazyLock<Vec<AlgoSpec>> = LazyLock::new(|| {
         ),
         AlgoSpec::of_family(
             "ngu",
-            "R2D2 that is also rewarded for what is new, with a bandit over how much",
+            "R2D2 with intrinsic rewards for novelty, whose weight is chosen by a bandit",
             "Badia et al. 2020",
             ngu::defaults,
             ngu::build,
@@ -240,7 +244,7 @@ static TABLE: LazyLock<Vec<AlgoSpec>> = LazyLock::new(|| {
         ),
         AlgoSpec::of_family(
             "sac",
-            "Soft actor-critic: entropy is part of the reward, for continuous actions",
+            "Soft actor-critic: maximises return and entropy, for continuous actions",
             "Haarnoja et al. 2018",
             sac::defaults,
             sac::build,

@@ -1,13 +1,21 @@
-//! What rollouts hold, on the learner's device.
+//! The columns of rollouts, on the learner's device.
 
 use std::sync::{Mutex, PoisonError};
 
 use starling_envs::Rollout;
-use starling_nets::{Device, Staging, Tensor, no_grad};
+use starling_nets::{Device, Staging, Tensor, array_of, no_grad};
 use starling_tree::{Array, Spec, Tree};
 
 /// Observations `[T + 1, B, ..]` that a policy leaves on its device, for a learner on the same one.
 pub(crate) type DeviceColumns = Mutex<Tree<Tensor>>;
+
+/// Observations `[T + 1, B, ..]` that a policy left on its device with a rollout, copied to the host;
+/// `None` if it left none. They are those of the rollout.
+pub fn resident_observations(rollout: &Rollout) -> Option<Tree<Array>> {
+    let columns = rollout.resident.get::<DeviceColumns>()?;
+    let columns = columns.lock().unwrap_or_else(PoisonError::into_inner);
+    Some(columns.map(array_of))
+}
 
 /// Observations, legal actions and actions of a batch of rollouts: host memory that is filled, and
 /// its place on the device. It stays where it is, so that what is computed from there can be
@@ -98,5 +106,29 @@ impl RolloutColumns {
             }
             first += envs;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_envs::{Resident, Space};
+
+    /// What a policy leaves on its device can be read back, and goes to the learner in place of the
+    /// rollout's own observations.
+    #[test]
+    fn observations_left_on_a_device_are_found_there() {
+        let (space, empty) = (Space::unbounded(&[1]), Tree::empty());
+        let actions = Space::Discrete { n: 2 };
+        let mut rollout = Rollout::new(1, 2, &space, &actions, None, &empty, &empty);
+        assert!(resident_observations(&rollout).is_none());
+        let left = Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0]).reshape([2, 2, 1]);
+        rollout.resident = Resident::new(DeviceColumns::new(Tree::Leaf(left)));
+        let read = resident_observations(&rollout).unwrap();
+        assert_eq!(read.leaf().unwrap().as_slice::<f32>(), [1.0, 2.0, 3.0, 4.0]);
+        let columns = RolloutColumns::new(&rollout, 2, Device::Cpu);
+        columns.load(&[&rollout]);
+        let loaded = array_of(columns.obs.leaf().unwrap().tensor());
+        assert_eq!(loaded.as_slice::<f32>(), [1.0, 2.0, 3.0, 4.0]);
     }
 }

@@ -1,5 +1,5 @@
-//! Observations of a group of environments that a policy looks at, in memory that stays where it
-//! is.
+//! The observations that a policy acts on, for a group of environments, at fixed addresses on its
+//! device.
 
 use starling_envs::Rollout;
 use starling_nets::{Device, Staging, Tensor};
@@ -7,7 +7,7 @@ use starling_tree::{Array, Spec, Tree};
 
 use crate::Part;
 
-/// The observations that a forward pass looks at. They stay where they are, so that the pass can
+/// The observations that a forward pass reads. Their addresses do not change, so that the pass can
 /// be recorded, and of stacked frames only the new ones travel to a GPU.
 #[derive(Debug)]
 pub(crate) struct Shown {
@@ -18,6 +18,8 @@ pub(crate) struct Shown {
     frame_stack: Option<usize>,
     /// The observations are those of the row to come: it was shown when the last rollout ended.
     ready: bool,
+    /// Rows were left out: the frames on the device are not those before the next.
+    skipped: bool,
     /// Whether the rows of a rollout are kept on a GPU.
     keep: bool,
     /// Rows of the rollout under way, `[T + 1, B, ..]`, as far as they were shown.
@@ -47,6 +49,7 @@ impl Shown {
             },
             frame_stack,
             ready: false,
+            skipped: false,
             keep: false,
             rows: None,
         }
@@ -73,19 +76,28 @@ impl Shown {
         self.obs.map(|obs| obs.tensor().shallow_clone())
     }
 
-    /// Brings the observations of row `t` of the parts of the group to the device. Rows come in
+    /// Copies the observations of row `t` of the parts of the group to the device. Rows come in
     /// order; the last row of a rollout is the first of the next.
     pub(crate) fn show(&mut self, t: usize, parts: &[Part<'_>]) {
         if t > 0 || !self.ready {
             match (self.frame_stack, &self.frames) {
-                (Some(stack), Some(_)) if t > 0 => self.show_frames(t, parts, stack),
+                (Some(stack), Some(_)) if t > 0 && !self.skipped => {
+                    self.show_frames(t, parts, stack);
+                }
                 _ => self.show_whole(t, parts),
             }
         }
+        self.skipped = false;
         self.ready = parts.first().is_some_and(|part| t == part.rollout.steps());
         if let (true, Some(part)) = (self.keep, parts.first()) {
             self.keep_row(t, part.rollout.steps() as i64 + 1);
         }
+    }
+
+    /// Leaves a row out that nobody looks at. Nothing goes to the device: the memory that feeds it
+    /// must not be written again before a pass has been waited for.
+    pub(crate) fn skip(&mut self) {
+        (self.ready, self.skipped) = (false, true);
     }
 
     fn keep_row(&mut self, t: usize, rows: i64) {

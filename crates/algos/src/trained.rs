@@ -1,4 +1,4 @@
-//! What learning changes, and how a checkpoint keeps it.
+//! The state of a learner, and how it is saved.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! The bus: who answers at which address.
+//! The bus: which chip answers at which address.
 //!
 //! Thirteen address lines: line 12 selects the cartridge, else line 7 selects the RIOT over the
 //! TIA, and line 9 its registers over its memory.

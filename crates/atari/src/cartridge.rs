@@ -1,7 +1,7 @@
 //! Cartridges: the program memory and the chips that switch its banks.
 //!
-//! [`Rom`] is the immutable image, shared by all consoles that play it. [`Cartridge`] is what a
-//! cartridge remembers while it plays: which bank shows where, its extra memory, its DPC chip.
+//! [`Rom`] is the immutable image, shared by all consoles that play it. [`Cartridge`] is the state
+//! of a cartridge: which bank is mapped where, its extra memory, its DPC chip.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
 //! The whole machine: power-up, reset, and one frame after the other.
 //!
-//! [`Machine`] is everything that decides what happens next, some KiB of plain data with the last
-//! frames' logs, from which the picture is drawn when somebody asks for it: cloning it saves the
-//! game. [`Console`] adds the shared cartridge image.
+//! [`Machine`] is the whole state, a few KiB of plain data. It includes the logs of the last
+//! frames, from which the picture is drawn on request, so a clone saves the game. [`Console`] adds
+//! the shared cartridge image.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What is plugged in and pressed: joysticks, paddles and the console's own switches.
+//! Joysticks, paddles and the console's switches.
 
 use serde::{Deserialize, Serialize};
 

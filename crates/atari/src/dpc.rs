@@ -1,8 +1,8 @@
 //! The display processor chip in the Pitfall II cartridge.
 //!
 //! Eight data fetchers walk backwards through 2 KiB of graphics, each with a window (a flag that
-//! turns on at `top` and off at `bottom`); three of them can be clocked as square-wave voices.
-//! A shift register gives random numbers.
+//! turns on at `top` and off at `bottom`); three of them can be clocked as square-wave voices. A
+//! shift register generates random numbers.
 
 use serde::{Deserialize, Serialize};
 

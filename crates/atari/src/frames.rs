@@ -1,5 +1,5 @@
-//! The pictures of the last frames, kept as what made them: the TIA's state at the start of the
-//! frame and the log of writes since. A frame that nobody looks at is never drawn.
+//! The last frames, stored as the TIA's state at the start of the frame and the log of writes
+//! since. A frame that is not used is never drawn.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
-//! An Atari 2600 made for learning agents: the console, its games, and what an agent sees.
+//! An Atari 2600 emulator for learning agents: the console, its games, and observations.
 //!
-//! It plays every game as the Arcade Learning Environment (ale-py 0.12.1) does, to the bit: memory,
-//! screen, reward, lives and the end of an episode, at every frame. It was written from how the
-//! hardware works and from what that program shows when run; where the two differ, the program is
-//! followed, and the place says so.
+//! It plays every game as the Arcade Learning Environment (ale-py 0.12.1) does, bit for bit:
+//! memory, screen, reward, lives and the end of an episode, at every frame. It was written from the
+//! behaviour of the hardware and the observed output of that program, without code of another
+//! emulator. Where the two differ, it follows the program, and a comment says so.
 //!
 //! Read first: [`ale::Ale`] (a game, one frame at a time), [`console::Console`] (the machine) and
 //! [`games::Game`] (what is known about a game).
@@ -20,42 +20,42 @@
 //! ```
 //!
 //! One part of the hardware is one file or folder: `cpu` (the 6507: `fast` runs nearly everything,
-//! `general` every opcode), `bus` (who answers where), `riot` (the timer and ports), `tia` (what
-//! acts at once), `tia::beam` (objects, pixels, collisions), `cartridge` and `dpc` (banks and
-//! chips), [`controllers`]. [`properties`] holds what cannot be read off a cartridge; [`palette`]
-//! and [`picture`] turn indices into what a learner looks at; [`verify`] compares all of it with
-//! recordings of the reference.
+//! `general` every opcode), `bus` (address decoding), `riot` (the timer and ports), `tia`
+//! (registers with an immediate effect), `tia::beam` (objects, pixels, collisions), `cartridge` and
+//! `dpc` (banks and chips), [`controllers`]. [`properties`] holds what cannot be derived from a
+//! cartridge; [`palette`] and [`picture`] turn colour indices into observations; [`verify`]
+//! compares everything with recordings of the reference.
 //!
 //! # Four ideas
 //!
-//! **The cartridge is decoded once.** Every byte of its image is taken apart as the instruction
-//! that would start there, frequent pairs as one, and shared by all consoles that play it. The loop
-//! over these calls nothing; before an instruction that needs a chip it stops, and the general
-//! interpreter runs that one.
+//! **The cartridge is decoded once.** Every byte of its image is decoded as the instruction that
+//! would start there (frequent pairs as one), and the result is shared by all consoles that play
+//! it. The loop over these instructions calls no functions; it stops before an instruction that
+//! needs a chip, and the general interpreter runs that one.
 //!
 //! **The picture is lazy.** A write to a picture register is only logged, as cycle, register and
-//! value, and not even that if the register holds the value already. The beam replays the log when
-//! the program reads a collision, and once at the end of a frame. Who knows that a frame will be
-//! looked at has it drawn in that same replay ([`ale::Ale::act_and_draw`]); else its pixels are
-//! drawn from the log when somebody asks, and never for the frames that are skipped. A frame is
-//! kept as its log, some KiB, not as pixels; two frames on end that are drawn later are drawn
-//! together as long as their logs are the same.
+//! value, and not even that if the register already holds the value. The beam replays the log when
+//! the program reads a collision, and once at the end of a frame. A frame that is known to be
+//! needed is drawn in that same replay ([`ale::Ale::act_and_draw`]); otherwise its pixels are drawn
+//! from the log on request, and never for skipped frames. A frame is stored as its log, a few KiB,
+//! not as pixels; two consecutive frames are drawn in one pass as long as their logs are the same.
 //!
 //! **A line is a set of bits.** Each of the six objects is a set of the line's 160 pixels. An
-//! object that changes inside a line is cut there, and the line is looked at once, as a whole.
-//! Collisions are intersections, looked at only for pairs that have not met yet and have changed.
+//! object that changes within a line is split there, and the line is processed once, as a whole.
+//! Collisions are intersections, computed only for pairs that have changed and have not collided
+//! yet.
 //!
-//! **The state is plain data.** [`console::Machine`] holds all that decides the future, and the logs
-//! of the last two frames: a clone saves the game and its picture. The cartridge's image is shared.
-//! States that come from elsewhere are made to fit when they are restored.
+//! **The state is plain data.** [`console::Machine`] holds everything that determines later frames,
+//! and the logs of the last two frames: a clone saves the game and its picture. The cartridge's
+//! image is shared. Values of restored states are brought into their valid ranges.
 //!
 //! # Invariants
 //!
 //! - No program, action or order of calls makes it panic, hang or read out of bounds: an update
 //!   ends after 25,000 instructions at the latest.
 //! - Nothing here depends on time, threads or other crates of this workspace.
-//! - `cpu::fast` calls nothing out of line, so that the processor's registers stay in the host's.
-//! - What is remembered to save work (`Shadow`, `Sketch`) never decides what happens.
+//! - `cpu::fast` calls nothing out of line, so that the emulated registers stay in the host's.
+//! - Caches (`Shadow`, `Sketch`) never change the behaviour.
 
 pub mod ale;
 mod bus;

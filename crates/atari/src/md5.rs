@@ -1,4 +1,4 @@
-//! MD5, by which cartridges are known everywhere.
+//! MD5, the usual identifier of cartridges.
 
 /// The md5 of some bytes in lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {

@@ -1,7 +1,7 @@
 //! Palette indices as colours and as shades of grey.
 //!
-//! The two tables are what televisions of either format show for the 128 colours; odd indices are
-//! colours that a PAL television has lost.
+//! The two tables are the 128 colours of NTSC and PAL televisions; odd indices are colours that a
+//! PAL television has lost.
 
 use crate::properties::Format;
 

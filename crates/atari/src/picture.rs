@@ -1,7 +1,7 @@
-//! What a learner sees: two frames' maximum, in grey, resized to a square.
+//! Observations: the maximum of two frames, in grey, resized to a square.
 //!
-//! [`Resizer`] gives, byte for byte, what OpenCV's `INTER_AREA` gives from 160 columns and any
-//! number of rows down to 84 by 84.
+//! [`Resizer`] equals, byte for byte, OpenCV's `INTER_AREA` from 160 columns and any number of rows
+//! to 84 × 84.
 
 use crate::console::Console;
 use crate::tia::lines::WIDTH;

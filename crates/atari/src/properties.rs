@@ -1,4 +1,4 @@
-//! What cannot be read off a cartridge: which controllers it wants and where its picture is.
+//! What cannot be derived from a cartridge: its controllers and the position of its picture.
 
 use crate::controllers::Controller;
 

@@ -1,7 +1,7 @@
-//! Comparing a console with a recorded run of the Arcade Learning Environment, frame by frame.
+//! Compares a console with a recorded run of the Arcade Learning Environment, frame by frame.
 //!
-//! [`RECORDER`] is a program that plays the reference and writes traces; [`replay`] reads one, from
-//! a file or while it is being written, and plays the same on a console of ours.
+//! [`RECORDER`] is a program that plays the reference and writes traces; [`replay`] reads a trace,
+//! from a file or while it is being written, and plays the same on our console.
 
 use std::io::Read;
 use std::sync::Arc;

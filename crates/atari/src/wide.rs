@@ -1,4 +1,4 @@
-//! Arrays longer than those that serde knows, in saved states: their elements one by one.
+//! Serialisation of arrays that are longer than serde supports, element by element.
 
 use std::marker::PhantomData;
 

@@ -1,8 +1,8 @@
 //! Starling: deep reinforcement learning in Rust.
 //!
-//! This is the library behind the `starling` command; everything that the command does can be
-//! done from Rust. Read first: [`settings::resolve`] (from an environment's name to a
-//! [`RunConfig`]), [`train`] (a whole run), [`Env`] (to write an environment of your own).
+//! This is the library behind the `starling` command; everything that the command does can be done
+//! from Rust. Read first: [`settings::resolve`] (from an environment's name to a [`RunConfig`]),
+//! [`train`] (a whole run), [`Env`] (to write your own environment).
 //!
 //! ```no_run
 //! use starling::settings::{self, Request};
@@ -27,6 +27,7 @@ pub use starling_mujoco as mujoco;
 pub use starling_nets as nets;
 pub use starling_record as record;
 pub use starling_replay as replay;
+pub use starling_settings::{JsonSchema, Schema, schemars};
 pub use starling_tree as tree;
 
 use starling_record::{RunFolder, RunInfo, Version};

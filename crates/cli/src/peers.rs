@@ -1,5 +1,5 @@
-//! The programs that our Atari is compared with: `ale-py` and EnvPool, in a Python of the user's or
-//! in a virtual environment in the user's cache.
+//! The programs that the Atari emulator is compared with: `ale-py` and EnvPool, in the user's
+//! Python or in a virtual environment in the user's cache.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -65,7 +65,7 @@ pub fn install(packages: &[&str]) -> Result<PathBuf, PeerError> {
     let python = own_python().ok_or(PeerError::NoFolder)?;
     if !python.is_file() {
         let what = format!(
-            "no virtual environment could be made in {}",
+            "could not create a virtual environment in {}",
             folder.display()
         );
         let mut venv = Command::new("python3");

@@ -1,13 +1,12 @@
-//! THE table of presets: tuned settings per family of environments and algorithm.
+//! The table of all presets: tuned settings for a family of environments and an algorithm.
 //!
-//! A preset is `presets/<family>/<algo>.yaml`, or `<algo>.<variant>.yaml` for one that is only
-//! used when it is named, such as `atari/ppo.gpu`, or `atari/dqn.rlpyt` with the settings of
-//! another system. `default/<algo>` is for environments of a family without a preset, such as a
-//! user's own.
+//! A preset is `presets/<family>/<algo>.yaml`, or `<algo>.<variant>.yaml` for one that is used only
+//! on request, such as `atari/dqn.rlpyt` with the settings of another system. `default/<algo>` is
+//! for families without a preset, such as those of users.
 //!
-//! A preset may hold sections that are merged over the rest, in this order: `small` for
-//! environments with small observations, `floats` for those with arrays of floats among their
-//! observations, `per_env` for single environments.
+//! A preset may contain sections that override the rest, in this order: `small` for environments
+//! with small observations, `floats` for those with arrays of floats among their observations,
+//! `gpu` for runs on a GPU, `per_env` for single environments.
 
 use serde_json::Value;
 use starling_envs::{EnvOptions, EnvSpec};
@@ -43,7 +42,6 @@ pub fn all() -> &'static [Preset] {
         "atari/a2c",
         "atari/a2c.rlpyt",
         "atari/apex-dqn",
-        "atari/apex-dqn.gpu",
         "atari/apex-dqn.rela",
         "atari/apex-rainbow",
         "atari/apex-rainbow-iqn",
@@ -56,13 +54,11 @@ pub fn all() -> &'static [Preset] {
         "atari/epsilon-rainbow",
         "atari/epsilon-rainbow.rlpyt",
         "atari/impala",
-        "atari/impala.gpu",
         "atari/impala.multi-learner",
         "atari/iqn",
         "atari/ngu",
         "atari/ngu.marltas",
         "atari/ppo",
-        "atari/ppo.gpu",
         "atari/ppo.rlpyt",
         "atari/pqn",
         "atari/qr-dqn",
@@ -179,18 +175,26 @@ impl Preset {
         own == Some(family) || own == Some("default")
     }
 
-    /// The settings for one environment.
-    pub fn settings(&self, env: &EnvSpec) -> Result<Value, SettingsError> {
+    /// Whether it has separate settings for runs on a GPU.
+    pub fn minds_gpu(&self) -> bool {
+        self.text.lines().any(|line| line == "gpu:")
+    }
+
+    /// The settings for one environment, on a GPU or not.
+    pub fn settings(&self, env: &EnvSpec, on_gpu: bool) -> Result<Value, SettingsError> {
         let mut tree = from_yaml(self.text, &format!("preset {}", self.name))?;
         let mut section = |name: &str| tree.as_object_mut()?.shift_remove(name);
         let (small, floats) = (section("small"), section("floats"));
-        let per_env = section("per_env");
+        let (gpu, per_env) = (section("gpu"), section("per_env"));
         if small.is_some() || floats.is_some() {
             let (is_small, has_floats) = observations(env);
             let fitting = [small.filter(|_| is_small), floats.filter(|_| has_floats)];
             for special in fitting.iter().flatten() {
                 merge(&mut tree, special);
             }
+        }
+        if let Some(special) = gpu.filter(|_| on_gpu) {
+            merge(&mut tree, &special);
         }
         if let Some(special) = per_env.as_ref().and_then(|per_env| per_env.get(env.id)) {
             merge(&mut tree, special);
@@ -218,6 +222,8 @@ fn observations(env: &EnvSpec) -> (bool, bool) {
 mod tests {
     use super::*;
     use crate::settings::{Request, resolve};
+    use serde_json::json;
+    use starling_engine::RunConfig;
     use starling_envs::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
     use std::collections::BTreeSet;
     use std::path::Path;
@@ -271,6 +277,12 @@ mod tests {
                     Some(_) => !continuous,
                 };
                 assert_eq!(resolve(&request).is_ok(), fits, "{}", env.id);
+                if fits && preset.minds_gpu() {
+                    let mut tree = preset.settings(env, true).unwrap();
+                    let names = json!({"env": {"id": env.id}, "algo": {"name": algo}});
+                    merge(&mut tree, &names);
+                    RunConfig::from_value(&tree).unwrap();
+                }
             }
             let tree = from_yaml(preset.text, preset.name).unwrap();
             let special = tree.get("per_env").and_then(Value::as_object);

@@ -1,8 +1,8 @@
 //! Scoring of Atari agents by SABER (Toromanoff et al. 2019).
 //!
-//! Read first: [`saber`] (100 games with a checkpoint, by its rules), [`training_scores`] (what a
-//! run's last 100 games had reached at fixed numbers of frames), [`write_report`] (a table and a
-//! page per game).
+//! Read first: [`saber`] (100 games with a checkpoint, according to the protocol),
+//! [`training_scores`] (the mean score of the last 100 training games at fixed numbers of frames),
+//! [`write_report`] (a table and a page per game).
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -3,12 +3,15 @@
 //! Later ones win: defaults < preset < file < command line. `env: CartPole-v1` and `algo: ppo` are
 //! short for `env: {id: CartPole-v1}` and `algo: {name: ppo}`.
 
+pub mod explain;
 pub(crate) mod names;
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use starling_engine::{EngineError, RunConfig};
+use starling_nets::{Device, DeviceChoice};
+pub use starling_settings::merge;
 
 use crate::presets;
 
@@ -102,6 +105,18 @@ pub enum SettingsError {
         env: String,
         /// The algorithm.
         algo: String,
+    },
+    /// No such setting, here or at all.
+    #[error("{}", not_explained(key, here, nearest, owners))]
+    NotExplained {
+        /// The name that was given.
+        key: String,
+        /// The environment and the algorithm, if some were named.
+        here: String,
+        /// Settings that may be meant.
+        nearest: Vec<String>,
+        /// The algorithms or families of environments that have it.
+        owners: String,
     },
     /// No environment is named.
     #[error("no environment was named; `starling list envs` shows them")]
@@ -197,7 +212,12 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         None => Some(presets::usual(spec.family, &algo)?),
     };
     let base = match preset {
-        Some(preset) => preset.settings(spec)?,
+        Some(preset) => {
+            let given = [&line, &file].into_iter();
+            let mut device = given.filter_map(|tree| tree.get("device")?.as_str());
+            let on_gpu = preset.minds_gpu() && is_gpu(device.next().unwrap_or("auto"));
+            preset.settings(spec, on_gpu)?
+        }
         None => Value::Object(Map::new()),
     };
     let mut tree = base.clone();
@@ -227,6 +247,15 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
         }),
         _ => config,
     }
+}
+
+/// Whether a run on a device of this name is one on a GPU. Names that mean nothing are refused when
+/// the settings are checked.
+fn is_gpu(device: &str) -> bool {
+    let device = device
+        .parse::<DeviceChoice>()
+        .and_then(DeviceChoice::resolve);
+    matches!(device, Ok(Device::Cuda(_)))
 }
 
 /// `key=value` pairs with dotted keys as a tree of settings.
@@ -264,6 +293,19 @@ fn unknown(key: &str, nearest: &[String], available: &[String], env: &str, algo:
     }
 }
 
+fn not_explained(key: &str, here: &str, nearest: &[String], owners: &str) -> String {
+    match (nearest, owners) {
+        (_, "") if nearest.is_empty() => {
+            format!("there is no setting called '{key}'; `starling config explain` lists all")
+        }
+        (_, "") => format!(
+            "there is no setting called '{key}'; did you mean {}?",
+            nearest.join(" or ")
+        ),
+        _ => format!("{here} has no setting called '{key}', but these have: {owners}"),
+    }
+}
+
 /// Whether these settings name a TorchScript file.
 fn has_own_network(tree: &Value) -> bool {
     let file = tree.pointer("/algo/net/torchscript");
@@ -272,9 +314,11 @@ fn has_own_network(tree: &Value) -> bool {
 
 /// Removes from a preset what describes the built-in networks: a TorchScript file replaces them.
 fn drop_built_in_network(preset: &mut Value) {
-    const BUILT_IN: [&str; 5] = [
+    const BUILT_IN: [&str; 7] = [
         "torso",
+        "torso_options",
         "width",
+        "padding",
         "hidden",
         "layer_norm",
         "normalize_observations",
@@ -334,11 +378,6 @@ fn in_plain_words(message: &str, origin: &str) -> String {
 pub fn to_yaml(tree: &Value) -> String {
     // Numbers, strings, lists and tables can always be written.
     serde_saphyr::to_string(tree).unwrap_or_default()
-}
-
-/// Lays one tree of settings over another: tables are merged, everything else is replaced.
-pub fn merge(under: &mut Value, over: &Value) {
-    starling_engine::merge_settings(under, over);
 }
 
 fn read_file(path: &Path) -> Result<Value, SettingsError> {
@@ -428,7 +467,7 @@ mod tests {
         assert_eq!(tree["algo"]["epochs"], 9);
         let preset = presets::find("classic/ppo")
             .unwrap()
-            .settings(starling_envs::registry::find("CartPole-v1").unwrap());
+            .settings(starling_envs::registry::find("CartPole-v1").unwrap(), false);
         let preset = preset.unwrap();
         assert_eq!(tree["envs"], preset["envs"]);
     }

@@ -1,4 +1,4 @@
-//! Compares our Atari emulator with ale-py, frame by frame, while ale-py plays.
+//! Compares the Atari emulator with ale-py, frame by frame, while ale-py plays.
 //!
 //! Read first: [`plan`] (what there is to compare), [`run`] (compares it).
 

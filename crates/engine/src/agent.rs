@@ -20,9 +20,9 @@ use crate::{EngineError, RunConfig, is_needed_to_act};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It shows its best: it does not explore more than its settings say for evaluation. Policies with
-/// a memory need [`reset`](Agent::reset) where an episode begins, and those that look at rewards
-/// need [`rewarded`](Agent::rewarded) after each step.
+/// It acts as in an evaluation, without more exploration than its settings define for that.
+/// Recurrent policies need [`reset`](Agent::reset) at the beginning of an episode, and those that
+/// use rewards need [`rewarded`](Agent::rewarded) after each step.
 pub struct Agent {
     policy: Box<dyn Policy>,
     action_space: Space,
@@ -140,7 +140,7 @@ impl Agent {
         Ok(action.within(space, &mut self.bounded))
     }
 
-    /// The reward that followed the last action. Only policies that look at rewards need it.
+    /// The reward that followed the last action. Only policies that use rewards need it.
     pub fn rewarded(&mut self, reward: f32) {
         self.reward = reward;
     }
@@ -155,7 +155,7 @@ impl Agent {
         Self { rng: [rng], ..self }
     }
 
-    /// Brings the memory behind the last action: its reward is known, and what is seen next.
+    /// Advances the memory past the last action: its reward and the next observation are known.
     fn settle(&mut self) {
         let ended = std::mem::take(&mut self.ended);
         self.rollout.rewards.as_mut_slice::<f32>()[0] = std::mem::take(&mut self.reward);

@@ -1,4 +1,4 @@
-//! What ends a run.
+//! Errors that end a run.
 
 use std::path::PathBuf;
 

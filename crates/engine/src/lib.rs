@@ -1,10 +1,10 @@
 //! The engine: actors that collect, a learner that learns, and the run around them.
 //!
-//! It knows environments and algorithms only through their traits and tables, never by name.
+//! It accesses environments and algorithms only through their traits and tables, never by name.
 //!
-//! Read first: [`Actor`] (one batch of environments and a policy, filling rollouts), [`link`]
-//! (what actors and the learner need of each other), [`Training`] (the loop of a run: collect,
-//! learn, log, evaluate, checkpoint).
+//! Read first: [`Actor`] (one batch of environments and a policy, filling rollouts), [`link`] (what
+//! actors and the learner exchange), [`Training`] (the loop of a run: collect, learn, log,
+//! evaluate, checkpoint).
 
 mod agent;
 mod collect;
@@ -19,11 +19,12 @@ pub use agent::{Agent, Observation, WrongObservation};
 pub use collect::{Actor, CollectError, Player, serve};
 pub use error::EngineError;
 pub use link::{Place, Weights};
-pub use measure::{Comparison, Limits, Profile, Spent, compare_devices, limits};
+pub use measure::{
+    Collected, Comparison, Limits, Profile, Spent, compare_collected, compare_devices, limits,
+};
 pub use run::Training;
 pub use run::config::{
     CheckpointConfig, EvalConfig, Mode, OnActorLoss, OnEnvError, RunConfig, Settings,
-    merge as merge_settings,
 };
 pub use run::evaluate::{Episodes, Evaluation, evaluate, evaluate_checkpoint};
 pub use run::watch::{Outcome, Reason, Status, Watcher};

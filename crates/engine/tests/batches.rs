@@ -7,10 +7,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use starling_engine::{RunConfig, Training, merge_settings};
+use starling_engine::{RunConfig, Training};
 use starling_envs::classic::CartPole;
 use starling_envs::{Action, Env, EnvBatch, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry};
 use starling_record::{RunFolder, checkpoint};
+use starling_settings::merge;
 use starling_tree::{Array, DType, Tree, View};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -96,7 +97,7 @@ fn config(id: &str, settings: &Value) -> RunConfig {
         "decorrelate_steps": 0,
         "eval": {"every_steps": 3000, "episodes": 3},
     });
-    merge_settings(&mut tree, settings);
+    merge(&mut tree, settings);
     RunConfig::from_value(&tree).unwrap()
 }
 

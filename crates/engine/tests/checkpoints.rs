@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime};
 
 use rand::RngExt as _;
 use serde_json::{Value, json};
-use starling_engine::{Profile, Reason, RunConfig, Status, Training, Watcher, merge_settings};
+use starling_engine::{Profile, Reason, RunConfig, Status, Training, Watcher};
 use starling_envs::{Action, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry};
 use starling_record::{RunFolder, checkpoint};
+use starling_settings::merge;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -57,7 +58,7 @@ fn config(settings: Value) -> RunConfig {
         "steps": 20_000,
         "envs": 4,
     });
-    merge_settings(&mut tree, &settings);
+    merge(&mut tree, &settings);
     RunConfig::from_value(&tree).unwrap()
 }
 

@@ -8,12 +8,12 @@ use crate::{Rng, Space};
 
 /// One environment: a game, a simulator, a task.
 ///
-/// The semantics are Gymnasium's: `terminated` means that the task itself ended, `truncated`
-/// that it was cut off (a time limit) and a learner should bootstrap through the cut. After
-/// either, the caller resets; an environment never resets itself.
+/// The semantics are Gymnasium's: `terminated` means that the task itself ended, `truncated` that
+/// it was cut off (by a time limit) and that a learner should bootstrap from the last observation.
+/// After either, the caller resets; an environment never resets itself.
 ///
 /// All random numbers come from the generator that the caller passes in, so that an environment
-/// needs no seed of its own, and equal generators give equal episodes.
+/// needs no seed, and equal generators give equal episodes.
 pub trait Env: Send {
     /// What [`reset`](Env::reset) and [`step`](Env::step) write.
     fn observation_space(&self) -> Space;
@@ -24,7 +24,7 @@ pub trait Env: Send {
     /// Starts an episode and writes its first observation.
     fn reset(&mut self, rng: &mut Rng, obs: ObsMut<'_>) -> Result<(), EnvError>;
 
-    /// Acts once and writes the observation that follows, also when the episode ends with it.
+    /// Takes one action and writes the next observation, also when the episode ends with it.
     fn step(
         &mut self,
         action: Action<'_>,
@@ -33,44 +33,44 @@ pub trait Env: Send {
     ) -> Result<Step, EnvError>;
 
     /// The number of frames K, if an observation `[K, ..]` is a stack of the last K frames, newest
-    /// last: within an episode, each observation is the one before it, moved by one frame.
+    /// last: within an episode, each observation is the previous one, shifted by one frame.
     ///
-    /// With this promise only new frames have to be stored or sent.
+    /// Then only new frames have to be stored or sent.
     fn frame_stack(&self) -> Option<usize> {
         None
     }
 
-    /// Whether some actions are illegal at times; constant over the environment's life.
+    /// Whether some actions can be illegal; constant over the environment's lifetime.
     fn masks_actions(&self) -> bool {
         false
     }
 
     /// Writes 1 for each legal action of a discrete action space and 0 for the others.
     ///
-    /// Called only when [`masks_actions`](Env::masks_actions) says so.
+    /// Called only if [`masks_actions`](Env::masks_actions) is true.
     fn legal_actions(&self, mask: &mut [u8]) {
         mask.fill(1);
     }
 
-    /// The score of the whole game that ended with the last step, where it is not the sum of the
+    /// The score of the whole game that ended with the last step, if it is not the sum of the
     /// episode's rewards: rewards may be clipped, and a game may last for several episodes.
     fn game_score(&self) -> Option<f64> {
         None
     }
 
-    /// Whether [`game_score`](Env::game_score) ever gives points; constant over the environment's
-    /// life. Statistics of a run then mean whole games, not episodes.
+    /// Whether [`game_score`](Env::game_score) is used; constant over the environment's lifetime.
+    /// Statistics of a run are then about whole games, not episodes.
     fn counts_games(&self) -> bool {
         false
     }
 
-    /// Tells the environment that its episode was cut off from outside, by a time limit.
+    /// Notifies the environment that its episode was truncated from outside, by a time limit.
     ///
-    /// Matters only where a game lasts for several episodes: the next [`reset`](Env::reset) starts
-    /// a new game, and [`game_score`](Env::game_score) is that of the game cut off.
+    /// Matters only if a game lasts for several episodes: the next [`reset`](Env::reset) starts a
+    /// new game, and [`game_score`](Env::game_score) is that of the game cut off.
     fn cut_off(&mut self) {}
 
-    /// A picture of the present state, for people to look at; called after [`reset`](Env::reset).
+    /// A picture of the current state, for people; called after [`reset`](Env::reset).
     ///
     /// [`Canvas`](crate::render::Canvas) draws lines, polygons and circles,
     /// [`cells`](crate::render::cells) a board.
@@ -78,7 +78,7 @@ pub trait Env: Send {
         Err(EnvError::NoPicture)
     }
 
-    /// Steps per second at which its pictures look natural.
+    /// Steps per second for showing its pictures.
     fn render_fps(&self) -> f64 {
         15.0
     }

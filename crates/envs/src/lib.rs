@@ -1,8 +1,8 @@
 //! Environments: what an agent acts in.
 //!
-//! Read first: [`Env`] (the trait that one environment implements), [`Space`] (what it shows and
-//! what it accepts), [`VecEnv`] (several of them stepped into the `[T, B]` columns of a
-//! [`Rollout`]). [`registry`] is the table of all environments.
+//! Read first: [`Env`] (the trait that one environment implements), [`Space`] (its observations and
+//! actions), [`VecEnv`] (several of them stepped into the `[T, B]` columns of a [`Rollout`]).
+//! [`registry`] is the table of all environments.
 
 pub mod atari;
 pub mod check;
@@ -26,7 +26,7 @@ pub use random::{Rng, stream};
 pub use registry::{EnvSpec, UnknownEnv};
 pub use rollout::{Resident, Rollout};
 pub use space::{Bounds, Space};
-pub use starling_settings::ConfigError;
+pub use starling_settings::{ConfigError, Schema};
 pub use vector::{
     BatchOfOne, BatchVecEnv, EnvBatch, Episode, Pulse, Remake, Restart, RestartBudget, SyncVecEnv,
     VecEnv, VecSnapshot,

@@ -1,9 +1,11 @@
 //! The settings of an environment, as a user gives them.
 
-use serde::de::DeserializeOwned;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use starling_settings::{ConfigError, merge, parse_config, require, table};
+use starling_settings::{
+    ConfigError, Schema, Structure, check_ranges, merge, parse_config, parse_over,
+};
 
 /// The settings of an environment: the limit that every environment has, and the options of its
 /// family, by name. What is not given has its default.
@@ -20,15 +22,21 @@ pub struct EnvOptions {
 /// Where the settings of the environment are in those of a run: errors name `env.stack`.
 const SECTION: &str = "env";
 
-/// The option that every environment has.
-const LIMIT: &str = "max_episode_steps";
+/// What every environment has.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Common {
+    /// Steps after which an episode is truncated; null for the environment's own limit.
+    #[schemars(range(min = 1))]
+    max_episode_steps: Option<u64>,
+}
 
 impl EnvOptions {
     /// Reads a table of options. Null stands for the default. Names and types of the family's
     /// options are checked when the environment is made.
     ///
     /// # Errors
-    /// When it is not a table, or `max_episode_steps` is not a number.
+    /// When it is not a table, or `max_episode_steps` is not a number from 1.
     pub fn from_table(given: &Value) -> Result<Self, ConfigError> {
         let Some(mut family) = given.as_object().cloned() else {
             return Err(ConfigError::Value {
@@ -38,19 +46,10 @@ impl EnvOptions {
             });
         };
         family.retain(|_, value| !value.is_null());
-        let limit = family.shift_remove(LIMIT);
-        let max_episode_steps = limit.as_ref().and_then(Value::as_u64);
-        if let Some(limit) = limit {
-            let good = max_episode_steps.is_some_and(|steps| steps > 0);
-            require(
-                good,
-                &format!("{SECTION}.{LIMIT}"),
-                limit,
-                "a whole number, at least 1",
-            )?;
-        }
+        let common: Common = parse_over(SECTION, given, &Common::default())?;
+        family.retain(|name, _| name != "max_episode_steps");
         Ok(Self {
-            max_episode_steps,
+            max_episode_steps: common.max_episode_steps,
             family,
         })
     }
@@ -71,8 +70,8 @@ impl EnvOptions {
     /// The family's options, over the defaults of their structure.
     ///
     /// # Errors
-    /// When an option does not exist or has the wrong type.
-    pub fn read<O: DeserializeOwned + Serialize + Default>(&self) -> Result<O, ConfigError> {
+    /// When an option does not exist, has the wrong type or is out of range.
+    pub fn read<O: Structure + Default>(&self) -> Result<O, ConfigError> {
         parse_config(SECTION, &self.family())
     }
 
@@ -81,36 +80,40 @@ impl EnvOptions {
         Value::Object(self.family.clone())
     }
 
-    /// All options as a table, those of the family over `defaults`.
-    pub fn to_table(&self, defaults: &Value) -> Value {
-        let mut whole = limit_and(defaults);
-        if let Some(limit) = whole.get_mut(LIMIT) {
-            *limit = self.max_episode_steps.into();
-        }
+    /// All options as a table, over the defaults of `schema`: that of the
+    /// [environment](crate::EnvSpec::schema).
+    pub fn to_table(&self, schema: &Schema) -> Value {
+        let mut whole = schema.defaults().clone();
+        merge(&mut whole, &starling_settings::table(&self.common()));
         merge(&mut whole, &self.family());
         whole
     }
 
-    /// Refuses an option that is not among `defaults`.
-    pub(crate) fn check(&self, defaults: &Value) -> Result<(), ConfigError> {
-        require(
-            self.max_episode_steps != Some(0),
-            &format!("{SECTION}.{LIMIT}"),
-            0,
-            "at least 1",
-        )?;
-        let known = limit_and(defaults);
-        starling_settings::check_keys(SECTION, &self.family(), &known).map_err(|error| {
-            let ConfigError::Unknown { key, nearest, .. } = error else {
-                return error;
-            };
-            let names = known.as_object().into_iter().flat_map(Map::keys);
-            ConfigError::Unknown {
-                key,
-                nearest,
-                available: names.map(|name| format!("{SECTION}.{name}")).collect(),
+    /// Refuses an option that is not in `schema`, that of the environment.
+    pub(crate) fn check(&self, schema: &Schema) -> Result<(), ConfigError> {
+        check_ranges(SECTION, &self.common())?;
+        let checked = schema.check_names(SECTION, &self.family());
+        checked.map_err(|error| match error {
+            ConfigError::Unknown { key, nearest, .. } => {
+                let names = schema
+                    .defaults()
+                    .as_object()
+                    .into_iter()
+                    .flat_map(Map::keys);
+                ConfigError::Unknown {
+                    key,
+                    nearest,
+                    available: names.map(|name| format!("{SECTION}.{name}")).collect(),
+                }
             }
+            error => error,
         })
+    }
+
+    fn common(&self) -> Common {
+        Common {
+            max_episode_steps: self.max_episode_steps,
+        }
     }
 }
 
@@ -122,28 +125,9 @@ impl TryFrom<Value> for EnvOptions {
     }
 }
 
-/// A family's options with their defaults, for [`EnvSpec::options`](crate::EnvSpec::options).
-pub fn defaults<O: Default + Serialize>() -> Value {
-    table(&O::default())
-}
-
-/// Refuses an option that is out of range; `name` is that of its field.
-///
-/// # Errors
-/// When it is not `good`.
-pub fn require_option(
-    good: bool,
-    name: &str,
-    value: impl ToString,
-    allowed: &str,
-) -> Result<(), ConfigError> {
-    require(good, &format!("{SECTION}.{name}"), value, allowed)
-}
-
-fn limit_and(defaults: &Value) -> Value {
-    let mut whole = serde_json::json!({ LIMIT: null });
-    merge(&mut whole, defaults);
-    whole
+/// What every environment has, and then the options of a family.
+pub(crate) fn schema_of(family: Schema) -> Schema {
+    Schema::of::<Common>().and(family)
 }
 
 #[cfg(test)]
@@ -151,9 +135,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields, default)]
     struct Example {
+        #[schemars(range(max = 50))]
         cells: usize,
         icy: bool,
     }
@@ -181,7 +166,7 @@ mod tests {
         };
         assert_eq!(options.read::<Example>().unwrap(), expected);
         assert_eq!(
-            options.to_table(&defaults::<Example>()),
+            options.to_table(&schema_of(Schema::of::<Example>())),
             json!({"max_episode_steps": 7, "cells": 11, "icy": true})
         );
         let over = options.with(&json!({"cells": 5, "icy": null}));
@@ -193,7 +178,7 @@ mod tests {
     fn mistakes_name_the_key_and_what_there_is() {
         let check = |table: Value| {
             let options = EnvOptions::from_table(&table)?;
-            options.check(&defaults::<Example>())?;
+            options.check(&schema_of(Schema::of::<Example>()))?;
             options.read::<Example>()
         };
         let message = |table: Value| check(table).unwrap_err().to_string();
@@ -204,12 +189,20 @@ mod tests {
         );
         assert_eq!(
             message(json!({"cells": "many"})),
-            "env.cells is \"many\"; allowed: a whole number, not negative"
+            "env.cells is \"many\"; allowed: a whole number, 0 or more"
         );
-        for limit in [json!(0), json!("long"), json!(1.5), json!(-1)] {
-            let message = message(json!({ "max_episode_steps": limit.clone() }));
-            let start = format!("env.max_episode_steps is {limit}; allowed: a whole number");
-            assert!(message.starts_with(&start), "{message}");
+        assert_eq!(
+            message(json!({"cells": 51})),
+            "env.cells is 51; allowed: between 0 and 50"
+        );
+        for (limit, allowed) in [
+            (json!(0), "at least 1, or null"),
+            (json!(-1), "at least 1, or null"),
+            (json!(1.5), "a whole number, 0 or more"),
+            (json!("long"), "a whole number, 0 or more"),
+        ] {
+            let expected = format!("env.max_episode_steps is {limit}; allowed: {allowed}");
+            assert_eq!(message(json!({ "max_episode_steps": limit })), expected);
         }
         assert_eq!(message(json!(3)), "env is 3; allowed: a table of settings");
         assert!(check(json!({"max_episode_steps": null, "cells": 3})).is_ok());

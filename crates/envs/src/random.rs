@@ -1,4 +1,4 @@
-//! Random streams: all random numbers are a function of (seed, role, index).
+//! Random streams: all random numbers are functions of (seed, role, index).
 
 use rand::SeedableRng as _;
 

@@ -1,20 +1,19 @@
-//! THE table of environments.
+//! The table of all environments.
 //!
 //! A new environment is one file and one entry in `registry/table.rs`. The entries of the Atari
-//! games come from the console's own table. Lists, help texts and shell completions come from this
-//! table.
+//! games are derived from the emulator's table. Lists, help texts and shell completions are
+//! generated from this table.
 
 mod similar;
 mod table;
 
 use std::sync::{PoisonError, RwLock};
 
-use serde_json::{Map, Value};
-use starling_settings::ConfigError;
+use starling_settings::{ConfigError, Schema};
 
 use self::similar::{hint, nearest};
 use self::table::ENVS;
-use crate::options::EnvOptions;
+use crate::options::{EnvOptions, schema_of};
 use crate::wrappers::TimeLimit;
 use crate::{BatchOfOne, BatchVecEnv, Env, EnvBatch, EnvError, SyncVecEnv, VecEnv, atari};
 
@@ -44,9 +43,8 @@ pub struct EnvSpec {
     pub max_episode_steps: Option<u64>,
     /// Mean return at which the task counts as solved, if one is agreed on.
     pub reward_threshold: Option<f64>,
-    /// The options that it has besides `max_episode_steps`, with their defaults:
-    /// [`defaults`](crate::options::defaults) of the family's structure.
-    pub options: fn() -> Value,
+    /// The options that it has besides `max_episode_steps`: [`Schema::of`] the family's structure.
+    pub options: fn() -> Schema,
     /// The options of the same task in evaluations.
     pub for_evaluation: fn(&EnvOptions) -> EnvOptions,
     /// How it is made.
@@ -102,7 +100,7 @@ impl EnvSpec {
             summary,
             max_episode_steps: None,
             reward_threshold: None,
-            options: || Value::Object(Map::new()),
+            options: Schema::empty,
             for_evaluation: EnvOptions::clone,
             build,
         }
@@ -165,7 +163,12 @@ impl EnvSpec {
     /// # Errors
     /// When there is one; the error names similar options.
     pub fn check(&self, options: &EnvOptions) -> Result<(), ConfigError> {
-        options.check(&(self.options)())
+        options.check(&self.schema())
+    }
+
+    /// Its settings.
+    pub fn schema(&self) -> Schema {
+        schema_of((self.options)())
     }
 }
 
@@ -269,6 +272,9 @@ mod tests {
         let mut never = EnvOptions::default();
         never.max_episode_steps = Some(0);
         let error = refused("CartPole-v1", &never);
-        assert_eq!(error, "env.max_episode_steps is 0; allowed: at least 1");
+        assert_eq!(
+            error,
+            "env.max_episode_steps is 0; allowed: at least 1, or null"
+        );
     }
 }

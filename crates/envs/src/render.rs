@@ -1,4 +1,4 @@
-//! Pictures of environments, for people to look at.
+//! Pictures of environments, for people.
 //!
 //! Read first: [`Picture`] (what [`Env::render`](crate::Env::render) gives), [`Canvas`] (lines,
 //! polygons and circles with smooth edges), [`cells`] (boards of coloured cells).

@@ -1,4 +1,4 @@
-//! What an environment shows and what it accepts.
+//! The spaces of observations and actions.
 
 use rand::RngExt as _;
 use starling_tree::{DType, Spec, Tree, ViewMut};

@@ -1,7 +1,7 @@
-//! Environments stepped as a vector, straight into the columns of a rollout.
+//! Environments stepped as a vector, directly into the columns of a rollout.
 //!
 //! Read first: [`VecEnv`] (what the engine steps), [`SyncVecEnv`] (a loop over [`Env`]s),
-//! [`EnvBatch`] (environments that code of their own steps together, behind a [`BatchVecEnv`]).
+//! [`EnvBatch`] (environments that are stepped in one call, wrapped by a [`BatchVecEnv`]).
 //!
 //! [`Env`]: crate::Env
 
@@ -27,27 +27,27 @@ pub use self::restart::{Remake, Restart, RestartBudget};
 pub use self::sync::SyncVecEnv;
 use crate::{EnvError, Rng, Rollout, Space};
 
-/// Environments of one kind that are stepped together, by the thread that owns them: the seam
-/// between the engine and environments.
+/// Environments of the same type that are stepped together, by the thread that owns them: the
+/// interface between the engine and environments.
 ///
 /// There are two implementations: [`SyncVecEnv`] for environments that implement
-/// [`Env`](crate::Env), and [`BatchVecEnv`] for batches that implement [`EnvBatch`]. Both do what
-/// this trait asks for; to bring environments of another kind, implement one of those two.
+/// [`Env`](crate::Env), and [`BatchVecEnv`] for batches that implement [`EnvBatch`]. To add other
+/// environments, implement one of those two traits.
 ///
 /// What an implementation does:
 ///
 /// - **Streams.** Environment `i` draws from `stream(seed, role, first_index + i)` and from nothing
-///   else, so that what it does depends on the seed, the role, its index and the actions it is
-///   given: not on how many others there are, nor on which thread steps them.
+///   else, so that its behaviour depends only on the seed, the role, its index and its actions, not
+///   on the number of other environments or on the thread that steps them.
 /// - **Resets.** An episode that ends in a step is followed by the first observation of the next one
 ///   in the same row; the last observation of the old one is kept by [`Rollout::keep_final`].
 /// - **Episodes.** Each episode that ended is reported once by [`finished`](VecEnv::finished).
-/// - **Numbers.** What would harm a learner is an error of the environment that gave it, and does
-///   not reach a rollout: rewards, observations and scores that are NaN or infinite, and no legal
-///   action in an episode that continues.
+/// - **Numbers.** Invalid outputs are errors of the environment and do not reach a rollout:
+///   rewards, observations and scores that are NaN or infinite, and no legal action in an episode
+///   that continues.
 /// - **Panics.** A panic of an environment is an error that names it.
-/// - **The pulse** names the environment that is at work, or the first of a batch, and rests between
-///   calls.
+/// - **The pulse** names the environment that is being stepped, or the first of a batch, and is
+///   idle between calls.
 #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
 pub trait VecEnv: Send {
     /// The number of environments, at least 1.

@@ -368,7 +368,10 @@ fn the_checker_accepts_a_good_batch_and_finds_each_fault() {
     };
     assert_eq!(found(Fault::None), "");
     for (fault, words) in [
-        (Fault::OneStream, "does not do what it does alone"),
+        (
+            Fault::OneStream,
+            "behaves differently in a batch than alone",
+        ),
         (Fault::AllRows, "writes the rows of others"),
         (Fault::Size, "a batch of 3 environments has 4"),
         (Fault::FirstSnapshot, "restored into a new batch"),

@@ -1,13 +1,13 @@
 //! An interval in settings.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use starling_settings::ConfigError;
-
-use starling_envs::options::require_option;
+use starling_settings::{ConfigError, require};
 
 /// An interval, written `[low, high]`; `null` in place of an end means that there is none.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "[Option<f64>; 2]", into = "[Option<f64>; 2]")]
+#[schemars(extend("unbounded" = true))]
 pub struct Range {
     /// The smaller end, possibly −∞.
     pub low: f64,
@@ -39,7 +39,7 @@ impl Range {
     pub(crate) fn check(self, name: &str) -> Result<(), ConfigError> {
         let text = format!("[{}, {}]", self.low, self.high);
         let allowed = "two numbers, the smaller one first; null stands for no end";
-        require_option(self.low <= self.high, name, text, allowed)
+        require(self.low <= self.high, &format!("env.{name}"), text, allowed)
     }
 }
 

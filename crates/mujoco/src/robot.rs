@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rand::RngExt as _;
 use rand_distr::StandardNormal;
 use serde::{Deserialize, Serialize};
-use starling_envs::options::require_option;
 use starling_envs::render::Picture;
-use starling_envs::{Action, ConfigError, Env, EnvError, ObsMut, Rng, Space, Step};
+use starling_envs::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
 use crate::drawing::{self, View};
 use crate::{Model, MujocoError, Simulation, place};
@@ -64,7 +63,6 @@ impl<T: Task> Robot<T> {
         frame_skip: usize,
         task: impl FnOnce(&Model) -> Result<T, EnvError>,
     ) -> Result<Self, EnvError> {
-        require_option(frame_skip >= 1, "frame_skip", frame_skip, "at least 1")?;
         let model = load(xml_file)?;
         let mut robot = Self {
             task: task(&model)?,
@@ -256,11 +254,6 @@ pub(crate) fn disturb_state(
 /// A number uniformly between two bounds.
 pub(crate) fn uniform(rng: &mut Rng, low: f64, high: f64) -> f64 {
     low + (high - low) * rng.random::<f64>()
-}
-
-/// Refuses a scale of noise that is none.
-pub(crate) fn check_noise(scale: f64) -> Result<(), ConfigError> {
-    require_option(scale >= 0.0, "reset_noise_scale", scale, "0 or more")
 }
 
 /// The number of a body that the task needs.

@@ -208,7 +208,7 @@ fn options_that_cannot_be_used_are_refused() {
     };
     assert_eq!(
         refused("HalfCheetah-v5", json!({"frame_skip": 0})),
-        "env.frame_skip is 0; allowed: at least 1"
+        "env.frame_skip is 0; allowed: between 1 and 1000"
     );
     assert_eq!(
         refused("HalfCheetah-v5", json!({"reset_noise_scale": -0.1})),

@@ -6,7 +6,7 @@ use tch::{Device, Kind, Tensor};
 /// with `bf16: true` do.
 ///
 /// Some virtual machines advertise AMX and cannot run it: there this call ends the process with
-/// SIGILL. So it is made in a process of its own, before a network is used: `starling train` runs
+/// SIGILL. So it is made in a separate process, before a network is used: `starling train` runs
 /// itself for that, and sets `ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16` if it helps. A program that
 /// calls the library without `starling::commands` can do the same.
 pub fn try_bf16() {

@@ -1,7 +1,8 @@
-//! Actors for actions within bounds. They choose between −1 and 1, and [`ActionBounds`] maps that
-//! to what the environment accepts.
+//! Actors for bounded actions. They choose actions between −1 and 1, and [`ActionBounds`] maps
+//! these to the environment's bounds.
 
 use rand_distr::{Distribution as _, StandardNormal};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::{Rng, Space};
 use starling_tree::{DType, Tree};
@@ -91,7 +92,7 @@ impl UnitScale {
 }
 
 /// How the logarithm of a standard deviation is kept within its limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogStdLimit {
     /// What is outside is set to the limit; there is no gradient there (SAC's authors, SB3).

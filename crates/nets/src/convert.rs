@@ -1,4 +1,4 @@
-//! Between host arrays and tensors.
+//! Conversion between host arrays and tensors.
 
 use starling_tree::{Array, DType, Tree, View};
 use tch::{Device, Kind, Tensor};

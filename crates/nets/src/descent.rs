@@ -1,8 +1,8 @@
 //! The gradient step: loss → gradient → reduce → clip → apply.
 //!
-//! It has two halves, each recorded by itself. The first ([`Descent::of`]) computes a loss and puts
-//! its gradient where the second ([`Descent::step`]) expects it. Between them a [`Reducer`] can
-//! average the gradient over a group of learners, which no recording could contain.
+//! It has two halves, recorded separately. The first ([`Descent::of`]) computes a loss and writes
+//! its gradient to where the second ([`Descent::step`]) reads it. Between them a [`Reducer`] can
+//! average the gradient over a group of learners, which cannot be part of a recording.
 
 use tch::{Device, Tensor};
 

@@ -1,9 +1,11 @@
-//! Where networks run, and with how many threads.
+//! Devices that networks run on, and the number of threads.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use tch::{Cuda, Device};
 
@@ -18,6 +20,24 @@ pub enum DeviceChoice {
     Cpu,
     /// One GPU by its number.
     Cuda(usize),
+}
+
+impl JsonSchema for DeviceChoice {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "DeviceChoice".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "oneOf": [
+            { "const": "auto", "description": "The first GPU if there is one, else the CPU." },
+            { "const": "cpu", "description": "The CPU." },
+            { "const": "cuda:0", "description": "The first GPU; `cuda:1` is the second." },
+        ]})
+    }
 }
 
 /// A device that was asked for and is not there, or a name that means none.
@@ -94,9 +114,9 @@ impl TryFrom<String> for DeviceChoice {
     }
 }
 
-/// Loads libtorch's CUDA half if it is installed, so that one binary serves machines with and
-/// without a GPU. It must be called before anything else of this crate: libtorch looks for its
-/// devices once, at first use.
+/// Loads libtorch's CUDA libraries if they are installed, so that one binary works with and without
+/// a GPU. It must be called before anything else of this crate: libtorch looks for devices once, at
+/// first use.
 pub fn load_cuda() -> bool {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
     // SAFETY: opening a library runs its initialisers. This one is the other half of the
@@ -117,10 +137,10 @@ pub fn load_cuda() -> bool {
     }
 }
 
-/// Why libtorch's CUDA half could not be loaded.
+/// Why libtorch's CUDA libraries could not be loaded.
 static NOT_LOADED: OnceLock<String> = OnceLock::new();
 
-/// Why there are no CUDA devices, as far as it can be told; `None` if there are some.
+/// Why there are no CUDA devices, as far as it is known; `None` if there are some.
 pub fn why_no_cuda() -> Option<String> {
     if cuda_devices() > 0 {
         return None;

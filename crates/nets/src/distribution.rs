@@ -1,9 +1,9 @@
-//! Distributions over actions: for learning on tensors, for acting on host numbers.
+//! Distributions over actions: on tensors for learning, on host numbers for acting.
 
 use rand::RngExt as _;
 use rand_distr::{Distribution as _, StandardNormal};
 use starling_envs::{Rng, Space};
-use starling_tree::{Array, View};
+use starling_tree::{Array, DType, View};
 use tch::{Kind, Tensor};
 
 use crate::{Init, Layout, Linear, ParamId, Params, ShapeMismatch};
@@ -110,17 +110,30 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// The same on the host.
-    pub fn on_host(&self) -> Self {
-        let host = |tensor: &Tensor| tensor.to_device(tch::Device::Cpu);
+    /// Its tensors, whose numbers [`sampler`](Distribution::sampler) takes.
+    pub fn tensors(&self) -> Vec<&Tensor> {
         match self {
-            Distribution::Categorical { logits, choices } => Distribution::Categorical {
-                logits: host(logits),
+            Distribution::Categorical { logits, .. } => vec![logits],
+            Distribution::Gaussian { mean, log_std } => vec![mean, log_std],
+        }
+    }
+
+    /// Draws actions; `numbers` are those of its [`tensors`](Distribution::tensors).
+    pub fn sampler(&self, numbers: impl IntoIterator<Item = Array>) -> ActionSampler {
+        let mut numbers = numbers.into_iter();
+        let mut next = || {
+            numbers
+                .next()
+                .unwrap_or_else(|| Array::zeros(DType::F32, &[0]))
+        };
+        match self {
+            Distribution::Categorical { choices, .. } => ActionSampler::Categorical {
+                logits: next(),
                 choices: choices.clone(),
             },
-            Distribution::Gaussian { mean, log_std } => Distribution::Gaussian {
-                mean: host(mean),
-                log_std: host(log_std),
+            Distribution::Gaussian { .. } => ActionSampler::Gaussian {
+                mean: next(),
+                log_std: next(),
             },
         }
     }
@@ -184,14 +197,37 @@ impl Distribution {
             }
         }
     }
+}
 
-    /// Draws one action per row into `actions` (row `t` of a column `[T, B, ..]`) and its
-    /// log-probability into `log_probs`. With `explore` false the most probable action is taken.
+/// Draws actions on the host.
+#[derive(Debug)]
+pub enum ActionSampler {
+    /// As [`Distribution::Categorical`].
+    Categorical {
+        /// Unnormalised log-probabilities, `[N, Σ choices]`.
+        logits: Array,
+        /// Number of choices of each component.
+        choices: Vec<usize>,
+    },
+    /// As [`Distribution::Gaussian`].
+    Gaussian {
+        /// Means, `[N, D]`.
+        mean: Array,
+        /// Logarithms of the standard deviations, `[D]`.
+        log_std: Array,
+    },
+}
+
+impl ActionSampler {
+    /// Draws one action for each of the rows from `first` on into `actions` (row `t` of a column
+    /// `[T, B, ..]`) and its log-probability into `log_probs`. With `explore` false the most
+    /// probable action is taken.
     ///
-    /// Row `i` draws from `rngs[i]`, so that an environment's actions do not depend on which
+    /// Row `first + i` draws from `rngs[i]`, so that an environment's actions do not depend on which
     /// other environments share its batch.
     pub fn act(
         &self,
+        first: usize,
         rngs: &mut [Rng],
         explore: bool,
         t: usize,
@@ -200,10 +236,9 @@ impl Distribution {
     ) {
         let mut chances = vec![0.0; rngs.len()];
         match self {
-            Distribution::Categorical { logits, choices } => {
-                let logits = crate::array_of(logits);
+            ActionSampler::Categorical { logits, choices } => {
                 for (b, rng) in rngs.iter_mut().enumerate() {
-                    let mut row = logits.at(&[b]).as_slice::<f32>();
+                    let mut row = logits.at(&[first + b]).as_slice::<f32>();
                     let mut action = actions.at_mut(&[t, b]);
                     for (chosen, &n) in action.as_mut_slice::<i64>().iter_mut().zip(choices) {
                         let (part, rest) = row.split_at(n);
@@ -218,11 +253,10 @@ impl Distribution {
                     }
                 }
             }
-            Distribution::Gaussian { mean, log_std } => {
-                let (mean, log_std) = (crate::array_of(mean), crate::array_of(log_std));
+            ActionSampler::Gaussian { mean, log_std } => {
                 let log_std = log_std.as_slice::<f32>();
                 for (b, rng) in rngs.iter_mut().enumerate() {
-                    let row: View<'_> = mean.at(&[b]);
+                    let row: View<'_> = mean.at(&[first + b]);
                     let mut action = actions.at_mut(&[t, b]);
                     let targets = action.as_mut_slice::<f32>().iter_mut();
                     for ((target, mean), log_std) in targets.zip(row.as_slice::<f32>()).zip(log_std)
@@ -332,7 +366,9 @@ mod tests {
         let d = Distribution::Categorical { logits, choices };
         let mut actions = Array::zeros(starling_tree::DType::I64, &[1, 1, 2]);
         let mut log_probs = [0.0];
-        d.act(
+        let numbers = d.tensors().into_iter().map(crate::array_of);
+        d.sampler(numbers).act(
+            0,
             &mut [stream(3, "test", 0)],
             true,
             0,

@@ -1,4 +1,4 @@
-//! How weights start.
+//! Initialisation of weights.
 
 use rand::RngExt as _;
 use rand_distr::{Distribution as _, StandardNormal};

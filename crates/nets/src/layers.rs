@@ -1,12 +1,13 @@
-//! The layers that networks are made of: shapes and parameters, applied to any set of weights.
+//! The layers of networks: shapes and parameters, applied to any set of weights.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use crate::{Init, Layout, ParamId, Params};
 
 /// What follows a layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
     /// max(0, x).

@@ -1,12 +1,13 @@
-//! Networks, distributions and optimisers. The only crate that names libtorch.
+//! Networks, distributions and optimisers. The only crate that uses libtorch.
 //!
-//! A network here is a description without weights: it says which parameters it needs and how
-//! to compute with any set of them. So one definition serves the learner, its target copy and
-//! every actor, each with [`Params`] of its own.
+//! A network here is a description without weights: it says which parameters it needs and how to
+//! compute with any set of them. So the learner, its target network and every actor share one
+//! description, each with separate [`Params`].
 //!
 //! Read first: [`Params`] (all weights of a network as one flat tensor with named views),
-//! [`ActorCritic`], [`QNetwork`] and [`QofAction`] (the families of networks), [`Descent`] (the gradient
-//! step), [`Recorded`] (a computation that a GPU can replay).
+//! [`ActorCritic`], [`QNetwork`] and [`QofAction`] (the families of networks), [`FeatureExtractor`]
+//! (their part that looks at observations), [`Descent`] (the gradient step), [`Recorded`] (a
+//! computation that a GPU can replay).
 
 mod bf16;
 mod bounded;
@@ -28,10 +29,10 @@ mod q_of_action;
 mod recorded;
 mod recurrent_q;
 mod schedule;
-mod script;
 mod snapshot;
 mod staging;
 mod torso;
+pub mod torsos;
 
 pub use bf16::try_bf16;
 pub use bounded::{
@@ -43,11 +44,11 @@ pub use device::{
     DeviceChoice, DeviceError, cuda_devices, load_cuda, set_threads, threads, torch_version,
     why_no_cuda,
 };
-pub use distribution::{Distribution, PolicyHead, argmax, sample_categorical};
+pub use distribution::{ActionSampler, Distribution, PolicyHead, argmax, sample_categorical};
 pub use init::Init;
 pub use layers::{Activation, Conv2d, LayerNorm, Linear, Lstm};
 pub use model::{ActorCritic, ActorCriticOutput, LastInput, NetConfig};
-pub use native::{allow_tf32, copy_async, has_graphs, own_stream, synchronize};
+pub use native::{allow_tf32, copy_async, has_graphs, own_stream, synchronize, urgent_stream};
 pub use noisy::{NoisyLinear, draw_noise};
 pub use normalize::{Moments, RunningNorm};
 pub use novelty::{InverseModel, RandomDistillation};
@@ -59,6 +60,7 @@ pub use recorded::{Recorded, unrecorded};
 pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;
 pub use snapshot::Snapshot;
-pub use staging::{Staging, pin, send, staging_works};
+pub use staging::{Landing, Staging, pin, send, staging_works};
 pub use tch::{Device, Kind, Tensor, no_grad};
-pub use torso::{Padding, PaddingRule, Torso, TorsoKind};
+pub use torso::{FeatureExtractor, Inputs, Padding, PaddingRule, Torso};
+pub use torsos::{TorsoName, TorsoSpec};

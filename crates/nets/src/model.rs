@@ -1,6 +1,8 @@
 //! Networks with a policy and a value.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use starling_envs::Space;
 use starling_tree::{DType, Spec, Tree, View};
 use tch::Tensor;
@@ -8,35 +10,40 @@ use tch::Tensor;
 use crate::torso::layer_init;
 use crate::{
     Activation, Distribution, Layout, Linear, Lstm, Moments, Padding, Params, PolicyHead,
-    RunningNorm, ShapeMismatch, Torso, TorsoKind,
+    RunningNorm, ShapeMismatch, Torso, TorsoName,
 };
 
 /// What a network looks like.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetConfig {
-    /// The network that processes observations: `auto`, `mlp`, `minatar`, `nature`,
-    /// `simpleconv`, `shallow` or `resnet`.
-    pub torso: TorsoKind,
+    /// The network that processes observations: a built-in one, or one that your program adds.
+    pub torso: TorsoName,
+    /// Settings of a torso that your program adds; null for its defaults.
+    pub torso_options: Option<Map<String, Value>>,
     /// Your own network to process observations, instead of the torso: a TorchScript file written
     /// by `examples/torchscript/export.py`.
     pub torchscript: Option<String>,
     /// Factor on the number of filters of each convolution.
+    #[schemars(range(min = 1, max = 64))]
     pub width: usize,
     /// Zeros around the image before each convolution: a list with one number per convolution, or
     /// `same` for TensorFlow's `SAME` padding; null uses the torso's default.
     pub padding: Option<Padding>,
     /// Sizes of the fully connected layers; null uses the torso's default.
+    #[schemars(inner(range(min = 1, max = 65_536)), extend("unit" = "units"))]
     pub hidden: Option<Vec<usize>>,
-    /// What follows each fully connected layer: `relu` or `tanh`.
+    /// What follows each fully connected layer.
     pub activation: Activation,
     /// Layer normalisation after each fully connected layer and each convolution outside
     /// residual blocks.
     pub layer_norm: bool,
     /// Size of an LSTM between the torso and the heads; 0 for none.
+    #[schemars(range(max = 65_536), extend("unit" = "units"))]
     pub lstm: usize,
     /// Constant added to the input of the LSTM's forget gate: 1 in TensorFlow's LSTM, 0 in
     /// PyTorch's.
+    #[schemars(extend("unbounded" = true))]
     pub lstm_forget_bias: f64,
     /// Feed the last action and the last reward, clipped to ±1, to the layers after the torso.
     pub last_action_reward: bool,
@@ -49,6 +56,7 @@ pub struct NetConfig {
     pub normalize_observations: bool,
     /// Logarithm of the initial standard deviation of continuous actions. Sampled actions are
     /// clipped to their bounds: with 1 and bounds of ±1 most of them are at a bound.
+    #[schemars(range(min = -10.0, max = 10.0))]
     pub initial_log_std: f64,
     /// Compute everything before the heads in bfloat16: about half the time where the hardware
     /// has it. Weights, heads and losses stay float32.
@@ -60,7 +68,8 @@ pub struct NetConfig {
 impl Default for NetConfig {
     fn default() -> Self {
         Self {
-            torso: TorsoKind::Auto,
+            torso: TorsoName::default(),
+            torso_options: None,
             torchscript: None,
             width: 1,
             padding: None,
@@ -81,40 +90,19 @@ impl Default for NetConfig {
 }
 
 impl NetConfig {
-    /// The first setting that is out of range or contradicts another: its name, its value, what
-    /// is allowed.
+    /// The first setting that contradicts another: its name, its value, what is allowed.
     pub fn problem(&self) -> Option<(&'static str, String, &'static str)> {
-        const MOST: usize = 1 << 16;
-        let sizes = self.hidden.as_deref().unwrap_or_default();
-        if let Some(size) = sizes.iter().find(|size| !(1..=MOST).contains(*size)) {
-            return Some(("net.hidden", size.to_string(), "sizes between 1 and 65536"));
-        }
-        if !(-10.0..=10.0).contains(&self.initial_log_std) {
-            let given = self.initial_log_std.to_string();
-            return Some(("net.initial_log_std", given, "between -10 and 10"));
-        }
-        if !(1..=64).contains(&self.width) {
-            return Some(("net.width", self.width.to_string(), "between 1 and 64"));
-        }
-        if let Some(path) = &self.torchscript {
-            let built_in = NetConfig::default();
-            let untouched = self.torso == built_in.torso
-                && self.width == 1
-                && self.padding.is_none()
-                && self.hidden.is_none()
-                && !self.layer_norm
-                && !self.normalize_observations;
-            if !untouched {
-                let allowed = "null with torso, width, padding, hidden, layer_norm or \
-                               normalize_observations: those describe the built-in networks";
-                return Some(("net.torchscript", path.clone(), allowed));
-            }
-        }
-        if !self.lstm_forget_bias.is_finite() {
-            let bias = self.lstm_forget_bias.to_string();
-            return Some(("net.lstm_forget_bias", bias, "a finite number"));
-        }
-        (self.lstm > MOST).then(|| ("net.lstm", self.lstm.to_string(), "at most 65536"))
+        let path = self.torchscript.as_ref()?;
+        let untouched = self.torso == NetConfig::default().torso
+            && self.torso_options.is_none()
+            && self.width == 1
+            && self.padding.is_none()
+            && self.hidden.is_none()
+            && !self.layer_norm
+            && !self.normalize_observations;
+        let allowed = "null with torso, torso_options, width, padding, hidden, layer_norm or \
+                       normalize_observations: those describe the built-in networks";
+        (!untouched).then(|| ("net.torchscript", path.clone(), allowed))
     }
 }
 
@@ -341,7 +329,7 @@ impl Trunk {
 
     #[expect(
         clippy::too_many_arguments,
-        reason = "private, and each is another thing"
+        reason = "private, and each is a different input"
     )]
     fn forward(
         &self,
@@ -435,14 +423,11 @@ mod tests {
             }
         };
         assert_eq!(log_std(&NetConfig::default()), [0.0, 0.0]);
-        let mut wide = NetConfig {
+        let wide = NetConfig {
             initial_log_std: 1.5,
             ..NetConfig::default()
         };
         assert_eq!(log_std(&wide), [1.5, 1.5]);
-        assert!(wide.problem().is_none());
-        wide.initial_log_std = f64::NAN;
-        assert_eq!(wide.problem().unwrap().0, "net.initial_log_std");
     }
 
     /// Action 1 of 3 with reward 7, clipped to 1, beside the observation.

@@ -1,9 +1,9 @@
-//! The calls into the C++ files of this crate: what libtorch has and tch does not wrap.
+//! The calls into the C++ files of this crate: functions of libtorch that tch does not wrap.
 //!
-//! All unsafe code of the crate is here and in [`load_cuda`](crate::load_cuda).
+//! All unsafe code of the crate is here and in `device.rs`.
 #![expect(
     unsafe_code,
-    reason = "functions of another language can only be called so"
+    reason = "foreign functions can only be called in unsafe code"
 )]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -195,7 +195,7 @@ pub fn allow_tf32(allow: bool) {
 /// The functions of the library for CUDA graphs.
 struct Cuda {
     error: unsafe extern "C" fn() -> *const c_char,
-    own_stream: unsafe extern "C" fn(c_int) -> c_int,
+    own_stream: unsafe extern "C" fn(c_int, c_int) -> c_int,
     synchronize: unsafe extern "C" fn(c_int) -> c_int,
     graph_new: unsafe extern "C" fn() -> *mut c_void,
     graph_free: unsafe extern "C" fn(*mut c_void),
@@ -244,11 +244,22 @@ fn open_graphs() -> Option<Cuda> {
     }
 }
 
-/// Gives the calling thread a stream of its own on a GPU; does nothing elsewhere.
+/// Gives the calling thread a separate stream on a GPU; does nothing elsewhere.
 pub fn own_stream(device: Device) {
+    stream(device, false);
+}
+
+/// Gives the calling thread a separate stream on a GPU, whose work has priority over pending work
+/// of others: actors wait for every answer, learners have work in advance. It must be the first
+/// that the thread asks of the GPU. Does nothing elsewhere.
+pub fn urgent_stream(device: Device) {
+    stream(device, true);
+}
+
+fn stream(device: Device, urgent: bool) {
     if let (Device::Cuda(index), Some(cuda)) = (device, cuda()) {
         // SAFETY: plain numbers go in; the device's number is libtorch's own.
-        let code = unsafe { (cuda.own_stream)(index as c_int) };
+        let code = unsafe { (cuda.own_stream)(index as c_int, c_int::from(urgent)) };
         checked(code, cuda.error);
     }
 }

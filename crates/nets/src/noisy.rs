@@ -1,10 +1,10 @@
-//! Layers that explore: weights with learnt noise (Fortunato et al. 2018), factorised.
+//! Noisy layers for exploration: weights with learned, factorised noise (Fortunato et al. 2018).
 //!
 //! A noisy layer's weights are μ + σ ⊙ (ε_out ε_inᵀ). Nothing is drawn here: noise is an input,
-//! `[.., length]` for a network of that [`noise`](NoisyLinear::new) length, drawn by
-//! [`draw_noise`] from generators of ours. Because the noise is a product of two vectors, every
-//! row of a batch can have its own: y = μx + b + ε_out ⊙ (σ (ε_in ⊙ x) + σ_b). Where all rows
-//! share theirs, the noisy weights are written out, which takes one product instead of two.
+//! `[.., length]` for a network of that [`noise`](NoisyLinear::new) length, drawn by [`draw_noise`]
+//! from Starling's generators. Because the noise is a product of two vectors, every row of a batch
+//! can have its own: y = μx + b + ε_out ⊙ (σ (ε_in ⊙ x) + σ_b). If all rows share the same noise,
+//! the noisy weights are computed explicitly, which takes one product instead of two.
 
 use rand_distr::{Distribution as _, StandardNormal};
 use starling_envs::Rng;

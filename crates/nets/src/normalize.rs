@@ -1,7 +1,7 @@
-//! Running statistics that are kept among a network's weights.
+//! Running statistics that are stored with a network's weights.
 //!
-//! They are parameters that no gradient reaches, so that an optimiser leaves them alone: they
-//! are saved, published and resumed with the weights and need no way of their own.
+//! They are parameters without a gradient, so optimisers do not change them. They are saved,
+//! published and resumed with the weights.
 
 use tch::{Kind, Tensor};
 
@@ -75,7 +75,7 @@ impl RunningNorm {
         }
     }
 
-    /// What more items `[N, ..]` bring.
+    /// The contribution of more items `[N, ..]`.
     pub fn moments(&self, items: &Tensor) -> Moments {
         tch::no_grad(|| {
             let items = items.detach().to_kind(Kind::Float);

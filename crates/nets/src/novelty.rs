@@ -1,5 +1,5 @@
-//! How new an observation is: random network distillation and an embedding of what can be
-//! controlled.
+//! Novelty of observations: random network distillation, and an embedding of what the agent can
+//! control.
 
 use starling_envs::Space;
 use starling_tree::Tree;
@@ -154,6 +154,7 @@ impl Encoder {
         // same network, and there would be nothing to foretell.
         let config = NetConfig {
             torso: config.torso,
+            torso_options: config.torso_options.clone(),
             width: config.width,
             padding: config.padding.clone(),
             hidden: config.hidden.clone(),

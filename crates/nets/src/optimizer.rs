@@ -1,5 +1,6 @@
 //! Optimisers over one flat vector of parameters, with a state that can be saved.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_tree::Array;
 use tch::{Kind, Tensor};
@@ -8,7 +9,7 @@ use crate::ShapeMismatch;
 use crate::native::{Adam, fused_adam};
 
 /// Which rule turns gradients into steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OptimizerKind {
     /// Adam (Kingma and Ba 2015) as PyTorch computes it.
@@ -21,18 +22,22 @@ pub enum OptimizerKind {
 }
 
 /// An optimiser's settings; the learning rate comes with each step.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerConfig {
-    /// `adam`, `rmsprop` or `rmsprop_tf`.
+    /// The rule that turns gradients into steps.
     pub kind: OptimizerKind,
     /// Keeps the denominator away from zero.
+    #[schemars(range(min = 0.0))]
     pub eps: f64,
     /// Adam: decay of the mean of gradients.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub beta1: f64,
     /// Adam: decay of the mean of squared gradients.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub beta2: f64,
     /// RMSProp: decay of the mean of squared gradients.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub alpha: f64,
 }
 
@@ -45,25 +50,6 @@ impl Default for OptimizerConfig {
             beta2: 0.999,
             alpha: 0.99,
         }
-    }
-}
-
-impl OptimizerConfig {
-    /// The first setting that is out of range: its name, its value, what is allowed.
-    pub fn problem(&self) -> Option<(&'static str, String, &'static str)> {
-        let shares = [
-            ("optimizer.beta1", self.beta1),
-            ("optimizer.beta2", self.beta2),
-            ("optimizer.alpha", self.alpha),
-        ];
-        let wrong = shares
-            .iter()
-            .find(|(_, value)| !(0.0..=1.0).contains(value));
-        if let Some((key, value)) = wrong {
-            return Some((key, value.to_string(), "between 0 and 1"));
-        }
-        let good = self.eps.is_finite() && self.eps >= 0.0;
-        (!good).then(|| ("optimizer.eps", self.eps.to_string(), "0 or more"))
     }
 }
 

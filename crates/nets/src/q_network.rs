@@ -1,8 +1,10 @@
-//! Networks of action values: torso, head with one or two streams, quantile embedding.
+//! Action-value networks: torso, head with one or two streams, quantile embedding.
 
 use std::f64::consts::PI;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use starling_envs::Space;
 use starling_tree::Tree;
 use tch::{Kind, Tensor};
@@ -10,26 +12,30 @@ use tch::{Kind, Tensor};
 use crate::torso::layer_init;
 use crate::{
     Activation, Init, Layout, Linear, NetConfig, NoisyLinear, Padding, ParamId, Params,
-    ShapeMismatch, Torso, TorsoKind,
+    ShapeMismatch, Torso, TorsoName,
 };
 
 /// What a network of action values looks like.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QNetConfig {
     /// The network that processes observations.
-    pub torso: TorsoKind,
+    pub torso: TorsoName,
+    /// Settings of a torso of your own; null for its defaults.
+    pub torso_options: Option<Map<String, Value>>,
     /// Your own network to process observations, instead of the torso: a TorchScript file written
     /// by `examples/torchscript/export.py`.
     pub torchscript: Option<String>,
     /// Factor on the number of filters of each convolution.
+    #[schemars(range(min = 1, max = 64))]
     pub width: usize,
     /// Zeros around the image before each convolution: a list with one number per convolution, or
     /// `same` for TensorFlow's `SAME` padding; null uses the torso's default.
     pub padding: Option<Padding>,
     /// Sizes of the fully connected layers of the torso; null uses its default.
+    #[schemars(inner(range(min = 1, max = 65_536)), extend("unit" = "units"))]
     pub hidden: Option<Vec<usize>>,
-    /// What follows each fully connected layer: `relu` or `tanh`.
+    /// What follows each fully connected layer.
     pub activation: Activation,
     /// Layer normalisation after each fully connected layer and each convolution of the torso,
     /// outside residual blocks.
@@ -42,13 +48,16 @@ pub struct QNetConfig {
     /// them as they are.
     pub dueling_legal: bool,
     /// Factor on the gradient that the two streams send into the torso; rlpyt has 1/√2.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub dueling_gradient: f64,
     /// The last layer of advantages has a bias for each action; rlpyt's has none.
     pub advantage_bias: bool,
     /// Size of a hidden layer in the head, in each of its streams; 0 for none.
+    #[schemars(range(max = 65_536), extend("unit" = "units"))]
     pub head_hidden: usize,
     /// Noisy layers in the head, whose standard deviations start at this over √inputs (σ₀); null for plain
     /// layers.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub noisy_sigma: Option<f64>,
     /// Deviations of noisy biases start at σ₀ over √outputs, as in Rainbow-IQN Ape-X; false divides
     /// by √inputs, as in the paper.
@@ -63,7 +72,8 @@ pub struct QNetConfig {
 impl Default for QNetConfig {
     fn default() -> Self {
         Self {
-            torso: TorsoKind::Auto,
+            torso: TorsoName::default(),
+            torso_options: None,
             torchscript: None,
             width: 1,
             padding: None,
@@ -85,28 +95,12 @@ impl Default for QNetConfig {
 }
 
 impl QNetConfig {
-    /// The first setting that is out of range: its name, its value, what is allowed.
+    /// The first setting that contradicts another: its name, its value, what is allowed.
     pub fn problem(&self) -> Option<(&'static str, String, &'static str)> {
-        const MOST: usize = 1 << 16;
-        if let Some(problem) = self.of_torso().problem() {
-            return Some(problem);
-        }
-        if self.head_hidden > MOST {
-            let size = self.head_hidden.to_string();
-            return Some(("net.head_hidden", size, "at most 65536"));
-        }
-        let factor = self.dueling_gradient;
-        if !(0.0..=1.0).contains(&factor) {
-            let factor = factor.to_string();
-            return Some(("net.dueling_gradient", factor, "between 0 and 1"));
-        }
-        if !self.advantage_bias && self.noisy_sigma.is_some() {
-            let allowed = "true with noisy layers (net.noisy_sigma)";
-            return Some(("net.advantage_bias", "false".into(), allowed));
-        }
-        let sigma = self.noisy_sigma.unwrap_or(1.0);
-        let good = sigma > 0.0 && sigma.is_finite();
-        (!good).then(|| ("net.noisy_sigma", sigma.to_string(), "above 0"))
+        let contradicts = !self.advantage_bias && self.noisy_sigma.is_some();
+        let allowed = "true with noisy layers (net.noisy_sigma)";
+        let bias = contradicts.then(|| ("net.advantage_bias", "false".into(), allowed));
+        self.of_torso().problem().or(bias)
     }
 }
 
@@ -183,6 +177,7 @@ impl QNetConfig {
     fn of_torso(&self) -> NetConfig {
         NetConfig {
             torso: self.torso,
+            torso_options: self.torso_options.clone(),
             torchscript: self.torchscript.clone(),
             width: self.width,
             padding: self.padding.clone(),
@@ -215,7 +210,7 @@ pub struct QHead {
     value: Option<Stream>,
     /// Factor on the gradient that goes into the features of a dueling head.
     gradient: f64,
-    /// Whether [`forward`](QHead::forward) wants to know the legal actions.
+    /// Whether [`forward`](QHead::forward) uses the legal actions.
     pub legal: bool,
     /// Number of actions (A).
     pub actions: usize,

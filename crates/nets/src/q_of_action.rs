@@ -1,30 +1,37 @@
 //! Values of continuous actions, Q(s, a), by several critics at once.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use starling_envs::Space;
 use starling_tree::Tree;
 use tch::{Kind, Tensor};
 
 use crate::{
-    Activation, Init, Layout, NetConfig, Padding, ParamId, Params, ShapeMismatch, Torso, TorsoKind,
+    Activation, Init, Layout, NetConfig, Padding, ParamId, Params, ShapeMismatch, Torso, TorsoName,
 };
 
 /// What the networks of an actor and its critics look like.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ControlNetConfig {
-    /// Which network looks at observations.
-    pub torso: TorsoKind,
+    /// The network that processes observations: a built-in one, or one that your program adds.
+    pub torso: TorsoName,
+    /// Settings of a torso that your program adds; null for its defaults.
+    pub torso_options: Option<Map<String, Value>>,
     /// Factor on the number of filters of each convolution.
+    #[schemars(range(min = 1, max = 64))]
     pub width: usize,
     /// Zeros around the image before each convolution: a list with one number per convolution, or
-    /// `same` for TensorFlow's `SAME` padding; null takes the torso's own.
+    /// `same` for TensorFlow's `SAME` padding; null uses the torso's default.
     pub padding: Option<Padding>,
     /// Sizes of the fully connected layers.
+    #[schemars(inner(range(min = 1, max = 65_536)), extend("unit" = "units"))]
     pub hidden: Vec<usize>,
     /// Sizes of the fully connected layers of the critics; null for the same.
+    #[schemars(inner(range(min = 1, max = 65_536)), extend("unit" = "units"))]
     pub critic_hidden: Option<Vec<usize>>,
-    /// What follows each fully connected layer: `relu` or `tanh`.
+    /// What follows each fully connected layer.
     pub activation: Activation,
     /// Lay images out with the channels of a pixel together, which GPUs are faster with.
     pub channels_last: bool,
@@ -33,7 +40,8 @@ pub struct ControlNetConfig {
 impl Default for ControlNetConfig {
     fn default() -> Self {
         Self {
-            torso: TorsoKind::Auto,
+            torso: TorsoName::default(),
+            torso_options: None,
             width: 1,
             padding: None,
             hidden: vec![256, 256],
@@ -45,18 +53,6 @@ impl Default for ControlNetConfig {
 }
 
 impl ControlNetConfig {
-    /// The first setting that is out of range: its name, its value, what is allowed.
-    pub fn problem(&self) -> Option<(&'static str, String, &'static str)> {
-        let critics = NetConfig {
-            hidden: self.critic_hidden.clone(),
-            ..NetConfig::default()
-        };
-        let of_critics = critics.problem();
-        let of_critics =
-            of_critics.map(|(_, value, allowed)| ("net.critic_hidden", value, allowed));
-        self.of_actor().problem().or(of_critics)
-    }
-
     /// What the actor's torso is to be like.
     pub(crate) fn of_actor(&self) -> NetConfig {
         NetConfig {
@@ -69,6 +65,7 @@ impl ControlNetConfig {
     fn of_observations(&self) -> NetConfig {
         NetConfig {
             torso: self.torso,
+            torso_options: self.torso_options.clone(),
             width: self.width,
             padding: self.padding.clone(),
             hidden: Some(Vec::new()),

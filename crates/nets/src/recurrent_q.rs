@@ -1,4 +1,4 @@
-//! Action values with a memory: torso, previous action and reward, LSTM, head.
+//! Recurrent action-value networks: torso, previous action and reward, LSTM, head.
 
 use starling_envs::Space;
 use starling_tree::{DType, Spec, Tree};
@@ -29,7 +29,7 @@ pub struct RecurrentInput {
     pub actions: Tensor,
     /// Previous rewards, `[T, B]`; zero where an episode begins.
     pub rewards: Tensor,
-    /// What else it is told, `[T, B, E]`; nothing if E is 0.
+    /// Other inputs, `[T, B, E]`; none if E is 0.
     pub extra: Option<Tensor>,
     /// 1 where an episode begins, `[T, B]`: the state is zero before it.
     pub starts: Tensor,
@@ -86,7 +86,7 @@ impl RecurrentQ {
         })
     }
 
-    /// Whether [`RecurrentInput::legal`] is looked at.
+    /// Whether [`RecurrentInput::legal`] is used.
     pub fn wants_legal(&self) -> bool {
         self.head.legal
     }

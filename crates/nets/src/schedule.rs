@@ -1,11 +1,12 @@
-//! Numbers that change over a run.
+//! Schedules: numbers that change over a run.
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A number as a function of progress; a plain number in a config file is a constant.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
     expecting = "expected a number, or {start: …, end: …, by: …} for a straight line"
@@ -18,15 +19,16 @@ pub enum Schedule {
 }
 
 /// A straight line, then constant.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Linear {
     /// Value at the beginning.
     pub start: f64,
     /// Value from `by` on.
     pub end: f64,
-    /// Fraction of the run, above 0 and at most 1, at which `end` is reached.
+    /// Fraction of the run at which `end` is reached.
     #[serde(default = "one")]
+    #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
     pub by: f64,
 }
 
@@ -59,21 +61,6 @@ impl Schedule {
                 let along = (progress / by).clamp(0.0, 1.0);
                 start + along * (end - start)
             }
-        }
-    }
-
-    /// What is wrong with it, if anything, for a number that must lie in a range.
-    pub fn problem(&self, low: f64, high: f64) -> Option<String> {
-        let (values, by) = match *self {
-            Schedule::Constant(value) => ([value, value], 1.0),
-            Schedule::Linear(Linear { start, end, by }) => ([start, end], by),
-        };
-        if values.iter().any(|v| !(low..=high).contains(v)) {
-            Some(format!("between {low} and {high}"))
-        } else if !(by > 0.0 && by <= 1.0) {
-            Some("with `by` above 0 and at most 1".into())
-        } else {
-            None
         }
     }
 }

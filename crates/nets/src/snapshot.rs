@@ -1,4 +1,4 @@
-//! Weights as they were at one moment.
+//! Immutable copies of weights.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -8,8 +8,8 @@ use crate::{Params, ShapeMismatch, native};
 
 /// All values of [`Params`] at one moment, to be handed to others; clones share them.
 ///
-/// Taken on a GPU it stays there: whoever computes on the same one copies it there, and only who
-/// asks for [`values`](Snapshot::values) brings it to the host.
+/// A snapshot of weights on a GPU stays there: users on the same GPU copy it there, and only
+/// [`values`](Snapshot::values) copies it to the host.
 #[derive(Clone)]
 pub struct Snapshot(Arc<Inner>);
 

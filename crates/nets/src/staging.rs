@@ -1,7 +1,7 @@
-//! Host memory from which a device is fed.
+//! Host memory for transfers to and from a device.
 
 use starling_tree::{Array, Spec};
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::convert::kind_of;
 use crate::native;
@@ -39,9 +39,9 @@ impl Staging {
         native::write_bytes(&self.host, first * self.row_bytes, bytes);
     }
 
-    /// Overwrites all rows with those of an array of the same size and brings them to the device;
-    /// an array that was [`sent`](send) is copied from its place there. A GPU fetches a [`pin`]ned
-    /// array in its own time: it must not change before the thread's stream got there.
+    /// Overwrites all rows with those of an array of the same size and copies them to the device;
+    /// an array that was [`sent`](send) is copied from its place there. A GPU reads a [`pin`]ned
+    /// array asynchronously: it must not change before the thread's stream has reached that point.
     pub fn load(&self, array: &Array) {
         let memory = array
             .memory()
@@ -59,7 +59,7 @@ impl Staging {
         }
     }
 
-    /// Brings all rows to the device; a GPU does so in its own time.
+    /// Copies all rows to the device; asynchronously on a GPU.
     pub fn upload(&self) {
         if self.device.device() != Device::Cpu {
             native::copy_async(&self.device, &self.host);
@@ -72,6 +72,40 @@ impl Staging {
     }
 }
 
+/// Host memory for results of a device, pinned if the device is a GPU.
+#[derive(Debug, Default)]
+pub struct Landing {
+    host: Vec<Tensor>,
+}
+
+impl Landing {
+    /// Tensors as arrays of float32 numbers. All copies from a GPU are started before it is waited
+    /// for.
+    pub fn fetch(&mut self, tensors: &[&Tensor]) -> Vec<Array> {
+        let Some(&Device::Cuda(index)) = tensors.first().map(|tensor| tensor.device()).as_ref()
+        else {
+            return tensors
+                .iter()
+                .map(|tensor| crate::array_of(tensor))
+                .collect();
+        };
+        let fits = self.host.len() == tensors.len()
+            && std::iter::zip(&self.host, tensors)
+                .all(|(host, tensor)| host.size() == tensor.size());
+        if !fits {
+            let place = |tensor: &&Tensor| {
+                native::pinned(&Tensor::zeros(tensor.size(), (Kind::Float, Device::Cpu)))
+            };
+            self.host = tensors.iter().map(place).collect();
+        }
+        for (host, tensor) in std::iter::zip(&self.host, tensors) {
+            native::copy_async(host, tensor);
+        }
+        native::synchronize(Device::Cuda(index));
+        self.host.iter().map(crate::array_of).collect()
+    }
+}
+
 /// Moves an array to memory from which the device can fetch by itself, where the device is a GPU.
 pub fn pin(array: &mut Array, device: Device) {
     if let Device::Cuda(_) = device {
@@ -79,7 +113,7 @@ pub fn pin(array: &mut Array, device: Device) {
     }
 }
 
-/// Brings those arrays that are [`pin`]ned to their device, and waits until they are there: any
+/// Copies those arrays that are [`pin`]ned to their device, and waits until they are there: any
 /// thread may do so ahead of the one that [`load`](Staging::load)s them.
 pub fn send<'a>(arrays: impl IntoIterator<Item = &'a mut Array>) {
     let mut device = Device::Cpu;

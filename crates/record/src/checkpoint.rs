@@ -1,12 +1,12 @@
-//! Checkpoints: folders that are either complete or not there.
+//! Checkpoints: folders that are either complete or absent.
 //!
-//! A checkpoint is the folder `checkpoints/<step, 12 digits>/`. It is written under another
-//! name, its `manifest.json` last, synced and then renamed, so that a crash or a full disk at
-//! any moment leaves the earlier checkpoints as they were. Equal contents give equal bytes;
-//! times belong into `times.json`, which the manifest does not cover.
+//! A checkpoint is the folder `checkpoints/<step, 12 digits>/`. It is written under another name,
+//! its `manifest.json` last, synced and then renamed, so that a crash or a full disk at any time
+//! leaves the earlier checkpoints intact. Equal contents give equal bytes; times belong in
+//! `times.json`, which the manifest does not cover.
 //!
-//! The manifest has a checksum of every file. Whoever needs only some of the files checks only
-//! those ([`latest_with`]): a damaged replay does not keep the weights from being used.
+//! The manifest has a checksum of every file. A reader that needs only some of the files checks
+//! only those ([`latest_with`]), so the weights can be used even if the replay is damaged.
 //!
 //! Read first: [`Checkpoints`] (the folder of them and what is kept), [`CheckpointWriter`],
 //! [`Checkpoint`] (one that was found).
@@ -212,8 +212,8 @@ impl Checkpoints {
         fs::rename(&path, doomed).doing("remove", &path)
     }
 
-    /// Removes what was renamed for that, also by an earlier call that failed: network file
-    /// systems keep a folder as long as somebody has one of its files open.
+    /// Removes what was renamed for that, also by an earlier call that failed: network file systems
+    /// keep a folder as long as one of its files is open.
     fn remove_doomed(&self) -> Vec<String> {
         let names = names(&self.folder).unwrap_or_default();
         let doomed = names.iter().filter(|name| name.starts_with(REMOVED));
@@ -280,8 +280,8 @@ impl CheckpointWriter<'_> {
     /// again: both folders name the same bytes on disk, which stay until neither does. Where the
     /// file system has no such links, the file is copied.
     ///
-    /// The file's checksum is checked, unless that was done before in this process and nobody
-    /// has written to the file since.
+    /// The file's checksum is checked, unless that was done before in this process and nothing has
+    /// written to the file since.
     ///
     /// # Errors
     /// [`Error::Damaged`] when the earlier checkpoint does not have the file as it was written,
@@ -431,7 +431,7 @@ pub struct CheckpointFile<'a> {
 }
 
 impl CheckpointFile<'_> {
-    /// Brings the file to the disk and adds it to the checkpoint.
+    /// Syncs the file to disk and adds it to the checkpoint.
     pub fn finish(mut self) -> Result<()> {
         self.file.flush().doing("write", &self.path)?;
         self.file.get_ref().sync_all().doing("sync", &self.path)?;

@@ -1,13 +1,11 @@
-//! Runs side by side: which are repetitions of each other, and what they reached.
+//! Comparison of runs: which are repetitions of each other, and what they reached.
 //!
-//! Runs of one environment and algorithm with the same settings but the seed are repetitions.
-//! Runs with different settings are not put together; they are told apart by the settings that
-//! differ.
+//! Runs of one environment and algorithm that differ only in the seed are repetitions. Runs with
+//! different settings are separate groups, labelled with the settings that differ.
 //!
-//! What is compared is, unless a column is named, the score of whole games where the table has
-//! it (Atari), and the return of an episode elsewhere. Only scores of whole games, and returns of
-//! evaluations, are set in relation to human play: returns of training may be of single lives
-//! and of clipped rewards.
+//! Unless a column is given, the score of whole games is compared if the table has it (Atari), and
+//! the return of episodes otherwise. Only scores of whole games, and returns of evaluations, are
+//! normalised by human scores: training returns may be those of single lives with clipped rewards.
 //!
 //! Read first: [`Comparison`], [`Group`], [`FinalScore`].
 

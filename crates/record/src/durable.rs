@@ -1,4 +1,4 @@
-//! Reading and writing such that a crash, a power cut or a strange file does no harm.
+//! Reading and writing that survives a crash, a power cut or an unexpected file.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

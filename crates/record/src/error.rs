@@ -1,4 +1,4 @@
-//! What can go wrong in the run folder: each message says what happened, where, and what to do.
+//! Errors of the run folder: each message says what happened, where, and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ pub enum Error {
         present: Vec<String>,
     },
     /// A checkpoint was committed while one of its files was still being written.
-    #[error("the checkpoint file {name} was not finished, so the checkpoint is not kept")]
+    #[error("the checkpoint file {name} was not finished, so the checkpoint was discarded")]
     Unfinished {
         /// The file.
         name: String,

@@ -1,4 +1,4 @@
-//! The folder of one run: its name, its fixed files, and who may write to it.
+//! The folder of one run: its name, its fixed files, and its lock.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -23,10 +23,10 @@ pub struct RunFolder {
     lock: Option<Lock>,
 }
 
-/// The folder and a file in it, locked for as long as the value lives.
+/// The folder and a file in it, locked for the lifetime of the value.
 ///
-/// The lock of the folder holds when somebody deletes the file; that of the file is seen by other
-/// machines where the folder is on a network file system.
+/// The lock of the folder holds even if the file is deleted; the lock of the file is visible to
+/// other machines if the folder is on a network file system.
 #[derive(Debug)]
 struct Lock {
     locked: Vec<File>,
@@ -331,7 +331,7 @@ pub(crate) const CONFIG: &str = "config.yaml";
 const LOCK: &str = ".lock";
 
 /// Refuses to continue where the folder of a run was deleted or moved: files that are open could
-/// still be written to, and nobody would ever see what is in them.
+/// still be written to, but their content would be lost.
 ///
 /// Who deletes a folder while something is written to it may leave some of it behind, so the
 /// folder alone proves nothing.

@@ -1,4 +1,4 @@
-//! The run folder: everything that a run leaves behind, and how it is read again.
+//! The run folder: everything that a run writes, and how it is read.
 //!
 //! ```text
 //! runs/<env>/<algo>/<name>-s<seed>-<utc>/
@@ -12,12 +12,13 @@
 //!   checkpoints/    <step>/ with manifest.json; the file best names the best one
 //! ```
 //!
-//! Read first: [`RunFolder`] (names, fixed files, the lock), [`Recorder`] (metrics, and how
-//! they continue after a resume), [`Checkpoints`] (complete or not there), [`Comparison`] (what
-//! several runs reached).
+//! Read first: [`RunFolder`] (names, fixed files, the lock), [`Recorder`] (metrics, and how they
+//! continue after a resume), [`Checkpoints`] (complete or absent), [`Comparison`] (what several
+//! runs reached).
 //!
-//! Nothing here knows what is trained or how. All files are either appended to row by row or
-//! written aside and renamed, so that a crash or a full disk loses at most the last row.
+//! This crate does not know what is trained or how. All files are either appended to row by row, or
+//! written under a temporary name and renamed, so that a crash or a full disk loses at most the
+//! last row.
 
 pub mod checkpoint;
 mod comparison;

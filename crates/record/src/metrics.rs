@@ -1,4 +1,4 @@
-//! From the numbers of training to the files of the run: rows, their statistics, the recorder.
+//! Metrics: rows of numbers, their statistics, and the recorder that writes them to files.
 //!
 //! Read first: [`Row`] (named numbers in order), [`Recorder`] (writes them), [`Summary`]
 //! (average, spread and extremes of a series).

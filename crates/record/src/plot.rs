@@ -1,4 +1,4 @@
-//! Learning curves: runs that differ in their seeds only become one curve with a band.
+//! Learning curves: runs that differ only in their seeds are averaged into one curve with a band.
 //!
 //! Read first: [`PlotOptions`], [`Chart`] (the curves, ready to be drawn as a page or as a
 //! picture). Which runs belong together is decided by [`Comparison`].

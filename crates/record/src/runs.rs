@@ -1,4 +1,4 @@
-//! Runs that are there: finding their folders, and reading what comparing them needs.
+//! Existing runs: finding their folders, and reading what a comparison needs.
 //!
 //! Read first: [`find_runs`], [`Run`].
 

@@ -1,4 +1,4 @@
-//! What random play, people and record holders reach in Atari games.
+//! Atari scores of random play, human players and world records.
 //!
 //! Random and human scores are those in common use since Mnih et al. (2015); world records are
 //! those that the SABER protocol compares with (Toromanoff et al. 2019), as they are published

@@ -1,4 +1,4 @@
-//! Times of day in UTC, as they appear in folder names.
+//! UTC times, as they appear in folder names.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

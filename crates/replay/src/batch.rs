@@ -1,4 +1,4 @@
-//! What is drawn: a batch of transitions in buffers that are used again.
+//! Batches of transitions, in buffers that are reused.
 
 use serde::{Deserialize, Serialize};
 use starling_tree::{Array, DType, Spec, Tree};

@@ -1,4 +1,4 @@
-//! Streams of bytes in blocks with checksums.
+//! Byte streams as blocks with checksums.
 
 use std::io::{self, Read, Write};
 

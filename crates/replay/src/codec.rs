@@ -1,11 +1,10 @@
-//! A codec for pictures of games, made to be read fast.
+//! A codec for frames of games, designed for fast decoding.
 //!
-//! A frame of a game is mostly flat areas, lines that repeat the one above, and what was there a
-//! moment ago. So an item is a list of four kinds of parts: bytes as they are, a run of the byte
-//! before, a copy of what lies one line above, and a copy of what lies at the same place of an
-//! earlier frame. Reading them is filling and copying in large pieces, which takes a fraction of
-//! the time that a general codec does on the same frames; any bytes survive the way there and
-//! back.
+//! A frame of a game consists mostly of flat areas, lines that repeat the one above, and pixels
+//! that did not change. So an item is a list of four kinds of parts: literal bytes, a run of the
+//! previous byte, a copy of the line above, and a copy of the same position in an earlier frame.
+//! Decoding fills and copies large pieces, which takes a fraction of the time of a general codec on
+//! the same frames. The codec is lossless for any bytes.
 //!
 //! A part begins with one byte: the kind in the upper two bits, its length minus one in the
 //! lower six. 63 there means that two more bytes follow, with the length minus 64.
@@ -108,8 +107,8 @@ const LONGEST: usize = LENGTH as usize + 1 + u16::MAX as usize;
 /// Most parts are no longer than this.
 const SHORT: usize = 32;
 
-/// Writes a short part together with some bytes behind it, which later parts overwrite: so many
-/// bytes at once take less time than the exact number. Says whether there was room for that.
+/// Writes a short part together with some bytes after it, which later parts overwrite: a fixed
+/// number of bytes takes less time than the exact number. Returns whether there was room for that.
 fn put_short(to: &mut [u8], at: usize, length: usize, from: &[u8]) -> bool {
     if length <= SHORT
         && let (Some(to), Some(from)) = (to.get_mut(at..at + SHORT), from.get(..SHORT))

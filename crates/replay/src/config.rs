@@ -1,13 +1,15 @@
 //! Settings of a replay.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use starling_settings::check_ranges;
 use starling_tree::Spec;
 
 use crate::column::PACKED_OVERHEAD;
 use crate::{Layout, ReplayError};
 
 /// What a replay keeps and how it is drawn from. The parts combine freely.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReplayConfig {
     /// Steps kept, over all streams; rounded up to the same number of rows per stream. The end
@@ -15,8 +17,10 @@ pub struct ReplayConfig {
     /// episode takes K − 1.
     pub capacity_steps: usize,
     /// Steps whose rewards are summed before bootstrapping.
+    #[schemars(range(min = 1))]
     pub n_steps: usize,
     /// Discount per step (γ).
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
     /// Draw by priority; uniformly if absent.
     pub priority: Option<PriorityConfig>,
@@ -24,6 +28,7 @@ pub struct ReplayConfig {
     pub sequence: Option<SequenceConfig>,
     /// Observations are stacks of this many frames (K), the newest one last, of which each frame
     /// is stored once; whole observations are stored if absent.
+    #[schemars(range(min = 2), extend("unit" = "frames"))]
     pub frame_stack: Option<usize>,
     /// Store observations compressed: less memory, slower sampling.
     pub compress: bool,
@@ -33,24 +38,28 @@ pub struct ReplayConfig {
 }
 
 /// How entries are drawn by priority: P(i) ∝ p_i^α.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PriorityConfig {
     /// Exponent of priorities (α): 0 samples uniformly, 1 in proportion.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub alpha: f64,
     /// The smallest priority an entry can have, so that each can be sampled again.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub min_priority: f64,
     /// The largest priority an entry can have; null for no limit. rlpyt's is the δ of its Huber
     /// loss.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub max_priority: Option<f64>,
     /// The priority of new entries that come without one; null for the largest so far.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub initial_priority: Option<f64>,
     /// How the draws of one batch relate to each other.
     pub draws: Draws,
 }
 
 /// How the draws of one batch relate to each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Draws {
     /// One draw from each of N equal parts of the total priority: less variance.
@@ -64,12 +73,13 @@ pub enum Draws {
 ///
 /// The trained parts of an episode begin at its steps 0, L − O, 2(L − O), … (L steps long, O of
 /// them shared with the next). A sequence never reaches into another episode.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SequenceConfig {
     /// Steps before the trained part that only warm up the recurrent state.
     pub burn_in_steps: usize,
     /// Steps of the trained part (L).
+    #[schemars(range(min = 1))]
     pub length_steps: usize,
     /// Steps that the trained parts of two sequences in a row share (O).
     pub overlap_steps: usize,
@@ -79,6 +89,7 @@ pub struct SequenceConfig {
     pub state_interval_steps: usize,
     /// Weight of the largest error in the priority of a sequence (η); the mean error has the
     /// rest. Used where actors give one priority per step.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub priority_eta: f64,
 }
 
@@ -195,21 +206,12 @@ impl ReplayConfig {
     pub fn validate(&self, layout: &Layout) -> Result<(), ReplayError> {
         let streams = layout.streams;
         check(streams >= 1, "streams", streams, "at least 1")?;
-        check(self.n_steps >= 1, "n_steps", self.n_steps, "at least 1")?;
-        let gamma = (0.0..=1.0).contains(&self.gamma);
-        check(gamma, "gamma", self.gamma, "0 to 1")?;
+        check_ranges("", self)?;
         if let Some(priority) = &self.priority {
-            let alpha = (0.0..=1.0).contains(&priority.alpha);
-            check(alpha, "priority.alpha", priority.alpha, "0 to 1")?;
             let min = priority.min_priority;
-            let positive = min > 0.0 && min.is_finite();
-            check(positive, "priority.min_priority", min, "above 0")?;
             let max = priority.max_priority.unwrap_or(f64::INFINITY);
             let allowed = "at least priority.min_priority";
             check(max >= min, "priority.max_priority", max, allowed)?;
-            let initial = priority.initial_priority.unwrap_or(1.0);
-            let positive = initial > 0.0 && initial.is_finite();
-            check(positive, "priority.initial_priority", initial, "above 0")?;
         }
         if let Some(sequence) = &self.sequence {
             sequence.validate()?;
@@ -217,9 +219,8 @@ impl ReplayConfig {
         if let Some(frames) = self.frame_stack {
             let leaves = layout.observation.leaves();
             let stacked = leaves.iter().any(|(_, leaf)| self.stack_of(leaf) > 1);
-            let allowed =
-                "at least 2, and an observation whose first dimension is that many frames";
-            check(frames >= 2 && stacked, "frame_stack", frames, allowed)?;
+            let allowed = "the first dimension of an observation that is a stack of frames";
+            check(stacked, "frame_stack", frames, allowed)?;
         }
         let rows = self.smallest_ring();
         let allowed = format!(
@@ -284,7 +285,6 @@ const STATE_OVERHEAD: usize = 32;
 impl SequenceConfig {
     fn validate(&self) -> Result<(), ReplayError> {
         let length = self.length_steps;
-        check(length >= 1, "sequence.length_steps", length, "at least 1")?;
         check(
             self.overlap_steps < length,
             "sequence.overlap_steps",
@@ -300,23 +300,16 @@ impl SequenceConfig {
             &format!(
                 "0, or a divisor of burn_in_steps ({burn_in}) and of length_steps − overlap_steps ({stride})"
             ),
-        )?;
-        let eta = (0.0..=1.0).contains(&self.priority_eta);
-        check(eta, "sequence.priority_eta", self.priority_eta, "0 to 1")
+        )
     }
 }
 
-fn check(
-    ok: bool,
-    key: &'static str,
-    value: impl ToString,
-    allowed: &str,
-) -> Result<(), ReplayError> {
+fn check(ok: bool, key: &str, value: impl ToString, allowed: &str) -> Result<(), ReplayError> {
     if ok {
         return Ok(());
     }
     Err(ReplayError::Config {
-        key,
+        key: key.to_owned(),
         value: value.to_string(),
         allowed: allowed.to_owned(),
     })
@@ -361,7 +354,7 @@ mod tests {
             ..ReplayConfig::default()
         };
         let message = refused(&config, &layout(4, &[4]));
-        assert_eq!(message, "replay: gamma is 1.5; allowed: 0 to 1");
+        assert_eq!(message, "replay: gamma is 1.5; allowed: between 0 and 1");
         config = ReplayConfig {
             capacity_steps: 24,
             n_steps: 3,

@@ -1,4 +1,6 @@
-//! What a replay refuses, and why.
+//! Errors of a replay.
+
+use starling_settings::OutOfRange;
 
 /// What goes wrong when a replay is built, fed or drawn from.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -7,7 +9,7 @@ pub enum ReplayError {
     #[error("replay: {key} is {value}; allowed: {allowed}")]
     Config {
         /// Name of the setting.
-        key: &'static str,
+        key: String,
         /// What it was.
         value: String,
         /// What it may be.
@@ -24,7 +26,7 @@ pub enum ReplayError {
         found: String,
     },
     /// Streams to insert into or to draw from do not exist.
-    #[error("replay: streams {first} to {last} were asked for, but there are only {streams}")]
+    #[error("replay: streams {first} to {last} were requested, but there are only {streams}")]
     Stream {
         /// The first of them.
         first: usize,
@@ -92,4 +94,14 @@ pub enum ReplayError {
         /// Entries they were for.
         entries: usize,
     },
+}
+
+impl From<OutOfRange> for ReplayError {
+    fn from(wrong: OutOfRange) -> Self {
+        ReplayError::Config {
+            key: wrong.key,
+            value: wrong.value,
+            allowed: wrong.allowed,
+        }
+    }
 }

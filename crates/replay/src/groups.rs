@@ -1,4 +1,4 @@
-//! Batches of several draws, each from some of the streams.
+//! Batches of several samples, each from some of the streams.
 
 use std::ops::Range;
 

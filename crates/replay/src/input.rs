@@ -1,4 +1,4 @@
-//! One column of a rollout, as a ring takes it in.
+//! One column of a rollout, as it is inserted into a ring.
 
 use starling_envs::Rollout;
 use starling_tree::Array;

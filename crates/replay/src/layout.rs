@@ -1,4 +1,4 @@
-//! What the rows of a replay hold.
+//! The columns of a replay.
 
 use serde::{Deserialize, Serialize};
 use starling_envs::Rollout;

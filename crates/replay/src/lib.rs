@@ -1,22 +1,21 @@
-//! Replay: experience that is kept, drawn and drawn again.
+//! The replay buffer: experience that is stored and sampled repeatedly.
 //!
-//! Rollouts come in, batches go out. A replay stores each step once, as columns of bytes in one
-//! ring per environment, and never looks inside an observation. What a batch needs beyond single
-//! rows (n-step returns, the observation n steps later, stacks of frames, importance weights) is
-//! worked out when it is drawn.
+//! Rollouts are inserted, batches are sampled. A replay stores each step once, as columns of bytes
+//! in one ring per environment, and never interprets observations. What a batch needs beyond single
+//! rows (n-step returns, the observation n steps later, frame stacks, importance weights) is
+//! computed when it is sampled.
 //!
-//! One type does it all, by configuration: [`ReplayConfig`] says whether draws are uniform or by
-//! priority, of transitions or of sequences, whether observations are stored whole, as unique
-//! frames, or compressed.
+//! There is one type, configured by [`ReplayConfig`]: sampling is uniform or prioritized, of
+//! transitions or of sequences; observations are stored whole, as unique frames, or compressed.
 //!
-//! Read first: [`Replay`] (insert, draw, give priorities back, from many threads),
-//! [`ReplayConfig`], [`SequenceBatch`] (what a recurrent learner gets). [`RateLimiter`] says how
-//! many samples may be drawn per inserted step, [`Prefetcher`] assembles batches ahead on threads
-//! of its own, [`Snapshot`] brings a replay to disk while it is in use.
+//! Read first: [`Replay`] (insert, sample and update priorities, from many threads),
+//! [`ReplayConfig`], [`SequenceBatch`] (a batch for a recurrent learner). [`RateLimiter`] limits
+//! how many samples are drawn per inserted step, [`Prefetcher`] assembles batches ahead on separate
+//! threads, [`Snapshot`] saves a replay while it is in use.
 //!
 //! # An example
 //!
-//! Transitions of two environments, drawn by priority; then the same experience as sequences.
+//! Transitions of two environments, sampled by priority; then the same experience as sequences.
 //!
 //! ```
 //! use starling_envs::{Rollout, Space, stream};

@@ -1,4 +1,4 @@
-//! Batches that are assembled ahead, off the learner's thread.
+//! Batches that are assembled ahead, on threads other than the learner's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -34,13 +34,13 @@ impl Draw for SequenceBatch {
 
 /// Threads that fill the caller's buffers while the caller does something else.
 ///
-/// The caller gives buffers away, each with the β to draw it by, and takes them back full, in
-/// the order in which they were given. So the depth is the number of buffers that the caller
-/// made, nothing is drawn that was not asked for (which is what a [`RateLimiter`] counts), and
-/// the memory is the caller's: it may be registered with a device once and stays in its place.
+/// The caller passes buffers, each with the β to sample with, and gets them back full, in the same
+/// order. So the depth is the number of buffers that the caller made, nothing is sampled without a
+/// request (which is what a [`RateLimiter`] counts), and the memory is the caller's: it may be
+/// registered with a device once and keeps its address.
 ///
-/// Priorities are as old as the batches that are ahead. Whoever needs draws that are a function
-/// of the calls alone, as a serial run does, calls [`Replay::sample_into`] instead.
+/// Batches that are sampled ahead use older priorities. A caller that needs reproducible samples,
+/// such as a serial run, uses [`Replay::sample_into`] instead.
 ///
 /// [`RateLimiter`]: crate::RateLimiter
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The arithmetic of prioritized draws.
+//! The arithmetic of prioritized sampling.
 
 use rand::{Rng, RngExt};
 

@@ -1,4 +1,4 @@
-//! How many samples are drawn for each inserted step.
+//! The rate limiter: how many samples are drawn per inserted step.
 
 use serde::{Deserialize, Serialize};
 
@@ -50,8 +50,8 @@ impl RateLimiter {
     /// # Errors
     /// When a setting is out of range.
     pub fn new(config: RateConfig) -> Result<Self, ReplayError> {
-        let refuse = |key, value: f64, allowed: &str| ReplayError::Config {
-            key,
+        let refuse = |key: &str, value: f64, allowed: &str| ReplayError::Config {
+            key: String::from(key),
             value: value.to_string(),
             allowed: allowed.to_owned(),
         };

@@ -1,4 +1,4 @@
-//! The replay: rings of rows, written, drawn from and given priorities at the same time.
+//! The replay: rings of rows, with concurrent inserts, samples and priority updates.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,24 +15,24 @@ use crate::{
     Draws, Layout, MemoryPlan, ReplayConfig, ReplayError, SampleId, SequenceBatch, TransitionBatch,
 };
 
-/// Keeps the newest steps of every stream and draws n-step transitions or sequences from them,
+/// Stores the newest steps of every stream and samples n-step transitions or sequences from them,
 /// uniformly or by priority.
 ///
-/// Every step is stored once, in the ring of its stream. The observation that a transition leads
-/// to is read from a later row. Where an episode was cut off, its last observation lies in a
-/// *boundary row* of its own behind the last step, so that targets bootstrap from what was
-/// really seen last. The observation behind the newest step waits in the next row until the
-/// following rollout brings the action for it. Where only unique frames are stored, an episode
-/// begins with *history rows* that hold the older frames of its first stack, whatever they show.
+/// Every step is stored once, in the ring of its stream. The next observation of a transition is
+/// read from a later row. If an episode was truncated, its last observation is in a separate
+/// *boundary row* after the last step, so that targets bootstrap from it. The observation after the
+/// newest step is in the next row, whose action comes with the following rollout. If only unique
+/// frames are stored, an episode begins with *history rows* for the older frames of its first
+/// stack.
 ///
-/// A transition can be drawn once its episode has ended or n more rows are there; a sequence
-/// once its episode has ended or its trained part and n more rows are there. Both can be drawn
-/// until the first row that they need is overwritten.
+/// A transition can be sampled once its episode has ended or n more rows exist; a sequence once its
+/// episode has ended or its trained part and n more rows exist. Both can be sampled until the first
+/// row that they need is overwritten.
 ///
-/// **All methods take `&self` and may be called from many threads.** Each stream has its own
-/// lock and its own sum tree: writers of different streams never meet, and who draws holds a
-/// stream only while it copies a few entries from it, together with writers of all others. With
-/// a single thread every result is a function of the calls alone.
+/// **All methods take `&self` and may be called from many threads.** Each stream has a separate
+/// lock and sum tree: writers of different streams never block each other, and a sampler locks a
+/// stream only while it copies a few entries from it. With a single thread every result is a
+/// function of the calls alone.
 #[derive(Debug)]
 pub struct Replay {
     pub(crate) plan: Plan,

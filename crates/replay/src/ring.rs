@@ -1,4 +1,4 @@
-//! One stream's rows: a ring of columns, where it stands, and what can be drawn from it.
+//! The rows of one stream: a ring of columns, its position, and what can be sampled from it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,11 +17,11 @@ pub(crate) const TERMINATED: u8 = 1;
 pub(crate) const TRUNCATED: u8 = 2;
 /// No step, but the last observation of an episode that was cut off.
 pub(crate) const BOUNDARY: u8 = 4;
-/// No step, but a frame that the first observation of an episode shows beside its newest.
+/// Not a step, but an older frame of the first observation of an episode.
 pub(crate) const HISTORY: u8 = 8;
 /// Can be drawn: a step with all its successors, or the first trained step of a sequence.
 pub(crate) const ENTRY: u8 = 16;
-/// An episode never goes on behind a row with one of these.
+/// An episode never continues after a row with one of these.
 const ENDS: u8 = TERMINATED | TRUNCATED | BOUNDARY | HISTORY;
 
 /// What all rings of a replay have in common.

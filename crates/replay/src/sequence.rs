@@ -1,4 +1,4 @@
-//! Sequences for recurrent learners, in buffers that are used again.
+//! Sequences for recurrent learners, in buffers that are reused.
 
 use starling_tree::{Array, DType, Spec, Tree};
 
@@ -17,15 +17,16 @@ use crate::{Layout, ReplayConfig, ReplayError, SampleId};
 ///             burn-in    trained part (mask)  only looked ahead to
 /// ```
 ///
-/// A sequence lies within one episode. Positions before the episode's first step and behind its
-/// end are padding: observations, actions and rewards are zero there, all actions legal, and
-/// `valid` is 0. **At the position where `resets` is 1 the recurrent state has to be set to zero
-/// before the step**: the episode begins there, and what padding made of the state must not
-/// reach it. Everywhere else the state goes on, from `state` at position 0.
+/// A sequence is part of one episode. Positions before the episode's first step and after its end
+/// are padding: `valid` is 0 there, all actions are legal, and observations, actions and rewards
+/// are zero. **At the position where `resets` is 1 the recurrent state has to be set to zero before
+/// the step**: the episode begins there, and the state must not depend on the padding. Everywhere
+/// else the state continues, from `state` at position 0.
 ///
 /// The target of the trained step t is `returns[t] + discounts[t] · V(bootstrap[t])`, where
-/// `bootstrap` is a position: n steps later, or the last observation of an episode that was cut
-/// off before. Where the task ended the discount is 0 and the position that of its last step.
+/// `bootstrap` is a position: n steps later, or the last observation of an episode that was
+/// truncated earlier. If the episode terminated, the discount is 0 and the position is that of its
+/// last step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequenceBatch {
     /// Observations, `[S, B, ..]`.

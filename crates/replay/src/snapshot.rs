@@ -1,18 +1,17 @@
-//! A replay on disk, part by part, bit for bit, while others keep using it.
+//! Saves a replay to disk in parts, bit for bit, while it is in use.
 //!
-//! A snapshot is one file, a *part*: everything that changes (cursors, flags, priorities), and
-//! the rows that earlier parts do not have. Rows never change once they are complete, so that a
-//! part has to be written once only; the newest part names the earlier ones that it needs.
+//! A snapshot is one file, a *part*: everything that changes (cursors, flags, priorities), and the
+//! rows that earlier parts do not have. Rows never change once they are complete, so each row is
+//! written once; the newest part names the earlier ones that it needs.
 //!
-//! [`Snapshot::begin`] fixes the moment: it holds all streams for as long as it takes to copy
-//! flags and priorities, 9 bytes per row. [`Snapshot::write`] then goes through the rows in small
-//! pieces while others insert and draw. A row that would be overwritten before its turn is set
-//! aside by whoever overwrites it.
+//! [`Snapshot::begin`] captures one point in time: it locks all streams while it copies flags and
+//! priorities, 9 bytes per row. [`Snapshot::write`] then writes the rows in small pieces while
+//! others insert and sample. A row that is about to be overwritten before it was written is set
+//! aside by the thread that overwrites it.
 //!
-//! A part is a mark and a format number, then blocks of at most 1 MiB with a checksum each, then
-//! an empty block that says that the end was reached. What the blocks hold is one stream of zstd.
-//! Equal replays give equal bytes, and a loaded replay continues exactly as the saved one would
-//! have.
+//! A part is a magic number and a format number, then blocks of at most 1 MiB with a checksum each,
+//! then an empty block that marks the end. The content of the blocks is one zstd stream. Equal
+//! replays give equal bytes, and a loaded replay continues exactly as the saved one would have.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};

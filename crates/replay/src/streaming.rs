@@ -1,4 +1,4 @@
-//! Copies that leave the caches alone.
+//! Copies that bypass the caches.
 
 /// From this many bytes on a copy goes past the caches: a stack of frames, not a row of numbers.
 #[cfg(any(test, target_arch = "x86_64"))]

@@ -1,4 +1,4 @@
-//! Weights over many leaves, drawn in proportion.
+//! A sum tree: samples leaves in proportion to their weights.
 
 /// Children of a node: 8 values of `f64` fill one cache line.
 const WIDTH: usize = 8;
@@ -160,7 +160,7 @@ impl SumTree {
         assert!(leaf < self.leaves, "leaf {leaf} of {}", self.leaves);
         assert!(
             weight >= 0.0 && weight.is_finite(),
-            "a weight of {weight} cannot be drawn by"
+            "a weight of {weight} cannot be sampled"
         );
         self.levels[0][leaf / WIDTH].0[leaf % WIDTH] = weight;
     }

@@ -1,11 +1,24 @@
-//! Reading settings: a table of values over the defaults of a structure.
+//! Settings: what is known about each ([`Schema`]), and reading a table of them over the defaults
+//! of a structure.
 //!
-//! Read first: [`parse_config`] (from a table to a structure), [`ConfigError`] (what can be wrong
-//! with it). Errors name keys as the user writes them.
+//! Read first: [`parse_config`] (from a table to a structure), [`Schema`] (name, words, form, unit,
+//! range and default of every setting), [`ConfigError`] (what can be wrong with one). Errors name
+//! keys as the user writes them.
+
+mod schema;
+
+pub use schema::{Choice, Form, OutOfRange, Range, Schema, Setting};
+/// For `#[derive(JsonSchema)]` on a structure of settings.
+pub use schemars::{self, JsonSchema};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+/// A structure whose fields are settings.
+pub trait Structure: Serialize + DeserializeOwned + JsonSchema + 'static {}
+
+impl<C: Serialize + DeserializeOwned + JsonSchema + 'static> Structure for C {}
 
 /// Settings that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,14 +48,25 @@ pub enum ConfigError {
     },
 }
 
-/// Reads settings over the defaults of their structure. `section` is their place in the whole config
-/// (`algo`), so that errors name keys as the user writes them.
-pub fn parse_config<C>(section: &str, given: &Value) -> Result<C, ConfigError>
-where
-    C: DeserializeOwned + Serialize + Default,
-{
+impl From<OutOfRange> for ConfigError {
+    fn from(wrong: OutOfRange) -> Self {
+        ConfigError::Value {
+            key: wrong.key,
+            value: wrong.value,
+            allowed: wrong.allowed,
+        }
+    }
+}
+
+/// Reads settings over the defaults of their structure, and refuses unknown names and numbers out of
+/// range. `section` is their place in the whole config (`algo`), so that errors name keys as the
+/// user writes them.
+pub fn parse_config<C: Structure + Default>(
+    section: &str,
+    given: &Value,
+) -> Result<C, ConfigError> {
     let defaults = C::default();
-    check_keys(section, given, &table(&defaults))?;
+    Schema::over(&defaults).check_names(section, given)?;
     parse_over(section, given, &defaults)
 }
 
@@ -52,18 +76,26 @@ pub fn table<C: Serialize>(settings: &C) -> Value {
     serde_json::to_value(settings).unwrap_or(Value::Null)
 }
 
-/// Reads those of the given settings that a structure has over the given defaults; others are left
-/// to [`check_keys`].
-pub fn parse_over<C>(section: &str, given: &Value, defaults: &C) -> Result<C, ConfigError>
-where
-    C: DeserializeOwned + Serialize,
-{
-    let defaults = table(defaults);
+/// Reads those of the given settings that a structure has over the given defaults, and refuses
+/// numbers out of range. Other names are left to [`Schema::check_names`].
+pub fn parse_over<C: Structure>(
+    section: &str,
+    given: &Value,
+    defaults: &C,
+) -> Result<C, ConfigError> {
+    let schema = Schema::over(defaults);
+    schema.check_ranges(section, given)?;
     let mut own = given.clone();
-    if let (Some(own), Some(known)) = (own.as_object_mut(), defaults.as_object()) {
+    if let (Some(own), Some(known)) = (own.as_object_mut(), schema.defaults().as_object()) {
         own.retain(|key, _| known.contains_key(key));
     }
-    deserialize(section, &defaults, &own)
+    deserialize(section, schema.defaults(), &own)
+}
+
+/// Refuses a structure with a number out of its range.
+pub fn check_ranges<C: Structure>(section: &str, settings: &C) -> Result<(), OutOfRange> {
+    let schema = Schema::over(settings);
+    schema.check_ranges(section, schema.defaults())
 }
 
 /// Lays one tree of settings over another: tables are merged, everything else is replaced.
@@ -83,7 +115,8 @@ pub fn merge(under: &mut Value, over: &Value) {
     }
 }
 
-/// Refuses a value that is out of range.
+/// Refuses a value that does not go with other settings. The range of a single one is part of its
+/// [`Schema`].
 pub fn require(
     good: bool,
     key: &str,
@@ -98,33 +131,6 @@ pub fn require(
         value: value.to_string(),
         allowed: allowed.to_owned(),
     })
-}
-
-/// Refuses a key that the defaults do not have. Where the default is not a table (a number that may
-/// also be a schedule, an optional part), serde checks what is inside.
-pub fn check_keys(section: &str, given: &Value, defaults: &Value) -> Result<(), ConfigError> {
-    let (Value::Object(given), Value::Object(defaults)) = (given, defaults) else {
-        return Ok(());
-    };
-    for (key, value) in given {
-        let path = join(section, key);
-        let Some(default) = defaults.get(key) else {
-            let mut nearest: Vec<(f64, &String)> = defaults
-                .keys()
-                .map(|name| (strsim::jaro_winkler(key, name), name))
-                .filter(|(similarity, _)| *similarity > 0.75)
-                .collect();
-            nearest.sort_by(|a, b| b.0.total_cmp(&a.0));
-            let nearest = nearest.into_iter().take(3);
-            return Err(ConfigError::Unknown {
-                key: path,
-                nearest: nearest.map(|(_, name)| join(section, name)).collect(),
-                available: Vec::new(),
-            });
-        };
-        check_keys(&path, value, default)?;
-    }
-    Ok(())
 }
 
 /// Reads the given settings over defaults. What is not given keeps its default, also inside a
@@ -199,7 +205,7 @@ fn allowed(message: &str) -> String {
         (None, None) => message,
     };
     match expected {
-        "u64" | "usize" | "u32" | "u16" | "u8" => "a whole number, not negative".into(),
+        "u64" | "usize" | "u32" | "u16" | "u8" => "a whole number, 0 or more".into(),
         "f64" | "f32" => "a number".into(),
         "a boolean" => "true or false".into(),
         "a sequence" => "a list, such as [64, 64]".into(),
@@ -238,7 +244,7 @@ mod tests {
     use serde::Deserialize;
     use serde_json::json;
 
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields, default)]
     struct Example {
         learning_rate: f64,
@@ -258,7 +264,7 @@ mod tests {
         }
     }
 
-    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields, default)]
     struct Net {
         hidden: usize,
@@ -283,11 +289,11 @@ mod tests {
         );
         assert_eq!(
             message(json!({"net": {"hidden": "big"}})),
-            "algo.net.hidden is \"big\"; allowed: a whole number, not negative"
+            "algo.net.hidden is \"big\"; allowed: a whole number, 0 or more"
         );
         assert_eq!(
             message(json!({"net": {"sizes": [64, -4]}})),
-            "algo.net.sizes[1] is -4; allowed: a whole number, not negative"
+            "algo.net.sizes[1] is -4; allowed: 0 or more"
         );
     }
 
@@ -302,7 +308,7 @@ mod tests {
         assert_eq!(config.learning_rate, 0.0);
     }
 
-    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(default)]
     struct Composed {
         #[serde(flatten)]
@@ -324,11 +330,11 @@ mod tests {
         );
         assert_eq!(
             message(json!({"net": {"depth": 3, "hidden": -1}, "other": 2})),
-            "algo.net.hidden is -1; allowed: a whole number, not negative"
+            "algo.net.hidden is -1; allowed: 0 or more"
         );
         assert_eq!(
             message(json!({"maybe": {"hidden": -1}})),
-            "algo.maybe.hidden is -1; allowed: a whole number, not negative"
+            "algo.maybe.hidden is -1; allowed: 0 or more"
         );
         assert!(message(json!({"learning_rat": 1})).contains("algo.learning_rate?"));
         let given = json!({"learning_rate": 2, "net": {"hidden": 3}, "other": 4});
@@ -338,5 +344,173 @@ mod tests {
             (composed.example.net.hidden, composed.example.net.depth),
             (3, 2)
         );
+    }
+
+    /// A number, or a straight line.
+    #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(untagged)]
+    enum Rate {
+        Constant(f64),
+        Line(Line),
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    struct Line {
+        /// Value at the beginning.
+        start: f64,
+        /// When it is reached.
+        #[serde(default)]
+        #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
+        by: f64,
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    enum Shape {
+        /// No corners.
+        Round,
+        /// Four corners.
+        VerySquare,
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields, default)]
+    struct Ranged {
+        /// How fast,
+        /// as in [`Rate`].
+        #[schemars(extend("minimum" = 0.0, "maximum" = 10.0))]
+        rate: Rate,
+        /// Its limit.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        limit: Option<f64>,
+        #[schemars(inner(range(min = 1, max = 9)))]
+        sizes: Option<Vec<usize>>,
+        part: Option<Part>,
+        shape: Option<Shape>,
+        every_steps: u8,
+        small: f32,
+        on: bool,
+        #[schemars(extend("unit" = "mice"))]
+        cheese: u64,
+    }
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields, default)]
+    struct Part {
+        #[schemars(range(max = 0.0))]
+        depth: f64,
+    }
+
+    impl Default for Ranged {
+        fn default() -> Self {
+            Self {
+                rate: Rate::Constant(1.0),
+                limit: None,
+                sizes: None,
+                part: None,
+                shape: None,
+                every_steps: 7,
+                small: 0.5,
+                on: true,
+                cheese: 1,
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_hold_at_every_depth() {
+        let message = |given: Value| match parse_config::<Ranged>("algo", &given) {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        };
+        for (given, expected) in [
+            (
+                json!({"rate": 10.5}),
+                "algo.rate is 10.5; allowed: between 0 and 10",
+            ),
+            (
+                json!({"rate": null}),
+                "algo.rate is null; allowed: between 0 and 10",
+            ),
+            (
+                json!({"rate": {"start": -1, "by": 1}}),
+                "algo.rate.start is -1; allowed: between 0 and 10",
+            ),
+            (
+                json!({"rate": {"start": 1, "by": 0}}),
+                "algo.rate.by is 0; allowed: above 0 and at most 1",
+            ),
+            (
+                json!({"limit": 0.0}),
+                "algo.limit is 0; allowed: above 0, or null",
+            ),
+            (
+                json!({"sizes": [9, 10]}),
+                "algo.sizes[1] is 10; allowed: between 1 and 9",
+            ),
+            (
+                json!({"part": {"depth": 1}}),
+                "algo.part.depth is 1; allowed: 0 or less",
+            ),
+            (
+                json!({"every_steps": 300}),
+                "algo.every_steps is 300; allowed: between 0 and 255",
+            ),
+            (
+                json!({"small": 1e300}),
+                "algo.small is 1e+300; allowed: any finite number",
+            ),
+            (
+                json!({"cheese": -1}),
+                "algo.cheese is -1; allowed: 0 or more",
+            ),
+            (
+                json!({"part": {"dept": 1}}),
+                "there is no setting called 'algo.part.dept'; did you mean algo.part.depth?",
+            ),
+            (
+                json!({"rate": {"start": 1, "by": 1}, "limit": null, "sizes": [1], "part": null}),
+                "",
+            ),
+        ] {
+            assert_eq!(message(given), expected);
+        }
+        let wrong = Ranged {
+            rate: Rate::Constant(f64::NAN),
+            ..Ranged::default()
+        };
+        assert_eq!(check_ranges("", &wrong).unwrap_err().key, "rate");
+        assert_eq!(check_ranges("", &Ranged::default()), Ok(()));
+    }
+
+    #[test]
+    fn a_schema_lists_settings_with_all_that_is_known() {
+        let settings = Schema::of::<Ranged>().settings("algo");
+        let find = |key: &str| settings.iter().find(|setting| setting.key == key).unwrap();
+        let rate = find("algo.rate");
+        assert_eq!(rate.words, "How fast, as in `Rate`.");
+        assert_eq!(rate.form(), "float or {start, by}");
+        assert_eq!((&rate.default, rate.nullable), (&json!(1.0), false));
+        assert_eq!(find("algo.sizes").form(), "list of integers or null");
+        assert_eq!(find("algo.sizes").allowed(), "each between 1 and 9");
+        assert!(find("algo.part").is_section() && find("algo.part").nullable);
+        // What it is as soon as the section is given.
+        assert_eq!(find("algo.part.depth").default, json!(0.0));
+        let shape = find("algo.shape");
+        assert_eq!(shape.form(), "round, very_square or null");
+        assert_eq!(shape.choices()[1].words, "Four corners.");
+        assert_eq!(shape.values(), ["round", "very_square", "null"]);
+        assert_eq!(find("algo.on").values(), ["true", "false"]);
+        assert_eq!(find("algo.every_steps").unit.as_deref(), Some("steps"));
+        assert_eq!(find("algo.cheese").unit.as_deref(), Some("mice"));
+        assert!(find("algo.small").range.is_open());
+        let both = Schema::of::<Part>().and(Schema::of::<Net>());
+        let keys = both.settings("").into_iter().map(|setting| setting.key);
+        assert_eq!(
+            keys.collect::<Vec<_>>(),
+            ["depth", "hidden", "depth", "sizes"]
+        );
+        let open = Schema::of::<Net>().without_defaults();
+        assert_eq!(open.settings("")[0].form(), "integer or null");
     }
 }

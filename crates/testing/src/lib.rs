@@ -1,4 +1,4 @@
-//! What the tests of several crates share. A dev-dependency only.
+//! Helpers for the tests of several crates. Only a dev-dependency.
 //!
 //! A test that needs something the machine may not have (ROMs, MuJoCo, Python packages, a C compiler,
 //! git, root, a GPU) calls [`skip`] and returns when it is missing.

@@ -1,4 +1,4 @@
-//! Typed, shaped bytes.
+//! Arrays: bytes with a type and a shape.
 
 use std::any::Any;
 use std::fmt::Debug;

@@ -1,4 +1,4 @@
-//! A leaf, or named children.
+//! Trees: a leaf, or named children.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,30 +1,33 @@
-//! `Ice-v0`: cross a square of ice from one corner to the other. Now and then the agent slips and
+//! `Ice-v0`: cross a square of ice from one corner to the other. Sometimes the agent slips and
 //! moves in a random direction.
 
 use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
-use starling::envs::options::{defaults, require_option};
 use starling::envs::render::{Picture, cells, colours};
-use starling::envs::{Action, ConfigError, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step};
+use starling::envs::{Action, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step};
+use starling::{JsonSchema, Schema};
 
 /// The entry for the table of environments.
 pub fn spec() -> EnvSpec {
     EnvSpec {
         max_episode_steps: Some(100),
-        options: defaults::<IceOptions>,
+        options: Schema::of::<IceOptions>,
         ..EnvSpec::new("Ice-v0", "ice", "cross a square of slippery ice", |_, options| {
-            Ok(Box::new(Ice::new(options.read()?)?))
+            Ok(Box::new(Ice::new(options.read()?)))
         })
     }
 }
 
 /// The settings: `env.side=6` on the command line, `env: {id: Ice-v0, side: 6}` in a file.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(crate = "starling::schemars")]
 pub struct IceOptions {
     /// Cells along each side.
+    #[schemars(range(min = 2, max = 50), extend("unit" = "cells"))]
     pub side: u8,
     /// Probability of a step in a random direction.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub slip: f64,
 }
 
@@ -41,15 +44,12 @@ pub struct Ice {
 }
 
 impl Ice {
-    fn new(options: IceOptions) -> Result<Self, ConfigError> {
-        let (side, slip) = (options.side, options.slip);
-        require_option((2..=50).contains(&side), "side", side, "2 to 50")?;
-        require_option((0.0..=1.0).contains(&slip), "slip", slip, "0 to 1")?;
-        Ok(Self {
+    fn new(options: IceOptions) -> Self {
+        Self {
             options,
             row: 0,
             column: 0,
-        })
+        }
     }
 
     fn last(&self) -> u8 {

@@ -1,4 +1,4 @@
-//! REINFORCE (Williams 1992): an algorithm with a network of its own.
+//! REINFORCE (Williams 1992): an algorithm with its own network.
 //!
 //! One gradient step per rollout, for observations that are one vector and actions that are
 //! choices. A rollout's end is treated as the end of its episodes, so it should be long.
@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use starling::JsonSchema;
 use starling::algos::registry::Built;
 use starling::algos::{
     Acting, AlgoSpec, Algorithm, Batch, ConfigError, Experience, LearnError, Learner, Policy,
-    Progress, Report, Saved, Spaces, require,
+    Progress, Report, Saved, Spaces,
 };
 use starling::envs::{Rollout, Space, stream};
 use starling::nets::{
@@ -29,16 +30,21 @@ pub fn spec() -> AlgoSpec {
 }
 
 /// Its settings: `algo.hidden=32` on the command line.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(crate = "starling::schemars")]
 struct Config {
     /// Steps of each environment per rollout.
+    #[schemars(range(min = 1))]
     rollout_steps: usize,
     /// Units of the hidden layer.
+    #[schemars(range(min = 1, max = 65_536), extend("unit" = "units"))]
     hidden: usize,
     /// Learning rate.
+    #[schemars(range(min = 0.0, max = 10.0))]
     learning_rate: f64,
     /// Discount per step (γ).
+    #[schemars(range(min = 0.0, max = 1.0))]
     gamma: f64,
 }
 
@@ -54,17 +60,13 @@ impl Default for Config {
 }
 
 fn build(config: Config, spaces: &Spaces) -> Built {
-    let hidden = config.hidden;
-    require(hidden >= 1, "algo.hidden", hidden, "at least 1")?;
-    let steps = config.rollout_steps;
-    require(steps >= 1, "algo.rollout_steps", steps, "at least 1")?;
     let (Space::Box { shape, .. }, Space::Discrete { n }) = (&spaces.observation, &spaces.action)
     else {
         let text = "reinforce needs observations that are one array, and a choice of actions";
         return Err(ConfigError::Misfit(text.into()));
     };
     let mut layout = Layout::default();
-    let net = Net::new(&mut layout, shape.iter().product(), hidden, *n);
+    let net = Net::new(&mut layout, shape.iter().product(), config.hidden, *n);
     Ok(Box::new(Reinforce {
         config,
         net,

@@ -333,7 +333,7 @@ impl<M: Method> ContinuousLearner<M> {
     }
 }
 
-/// Networks without gradients that both steps look at.
+/// Networks without gradients that both steps read.
 struct Shared {
     networks: Critics,
     critics: Params,

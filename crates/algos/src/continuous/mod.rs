@@ -1,13 +1,12 @@
-//! What off-policy algorithms for continuous actions share: settings, acting, the update.
+//! The shared part of off-policy algorithms for continuous actions: settings, acting, the update.
 //!
-//! Each of them is a `Method`: an actor, how it explores, what it expects to follow a transition,
-//! and the actor's loss. Everything else is here, once: critics that are computed together, target
-//! networks, the replay, random actions at the start, and the gradient steps. An update is a step
-//! of the critics, now and then one of the actor (and of SAC's temperature), and one of the
-//! targets.
+//! Each algorithm is a `Method`: an actor, its exploration, its targets, and the actor's loss.
+//! Everything else is here: critics that are computed together, target networks, the replay, random
+//! actions at the start, and the gradient steps. An update is a step of the critics, possibly one
+//! of the actor (and of SAC's temperature), and one of the target networks.
 //!
-//! Networks see and choose actions between −1 and 1. The environment, and so the replay, gets them
-//! mapped to its bounds: what is stored is what was executed.
+//! Networks use actions between −1 and 1. The environment and the replay use actions mapped to the
+//! environment's bounds: what is stored is what was executed.
 
 pub mod ddpg;
 pub mod sac;
@@ -21,6 +20,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::Rng;
 use starling_nets::{
@@ -29,13 +29,13 @@ use starling_nets::{
 };
 use starling_tree::Tree;
 
-use crate::config::{ConfigError, refuse, require, require_schedule};
+use crate::config::ConfigError;
 use crate::off_policy::{ReplaySettings, TargetSettings};
 use crate::{Algorithm, Experience, Learner, Policy, Spaces};
 use temperature::TemperatureConfig;
 
 /// Settings that all off-policy algorithms for continuous actions have, in one table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ContinuousConfig {
     /// The replay.
@@ -45,14 +45,18 @@ pub struct ContinuousConfig {
     /// for `learning_starts_steps`.
     pub random_steps: Option<u64>,
     /// Learning rate of the critics, possibly a schedule.
+    #[schemars(extend("minimum" = 0.0, "maximum" = 10.0))]
     pub learning_rate: Schedule,
     /// Learning rate of the actor, possibly a schedule.
+    #[schemars(extend("minimum" = 0.0, "maximum" = 10.0))]
     pub actor_learning_rate: Schedule,
     /// The optimiser of each network.
     pub optimizer: OptimizerConfig,
     /// Largest norm of a gradient, of each network by itself; null for no limit.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub clip_norm: Option<f64>,
     /// Updates of the critics for one of the actor (TD3's policy delay).
+    #[schemars(range(min = 1))]
     pub actor_every_updates: u64,
     /// The target networks.
     #[serde(flatten)]
@@ -87,20 +91,6 @@ impl Default for ContinuousConfig {
 }
 
 impl ContinuousConfig {
-    fn check(&self) -> Result<(), ConfigError> {
-        self.replay.check()?;
-        self.target.check()?;
-        require_schedule("algo.learning_rate", &self.learning_rate, 10.0)?;
-        let schedule = &self.actor_learning_rate;
-        require_schedule("algo.actor_learning_rate", schedule, 10.0)?;
-        let limit = self.clip_norm.unwrap_or(1.0);
-        require(limit > 0.0, "algo.clip_norm", limit, "above 0")?;
-        let every = self.actor_every_updates;
-        require(every >= 1, "algo.actor_every_updates", every, "at least 1")?;
-        refuse(self.optimizer.problem())?;
-        refuse(self.net.problem())
-    }
-
     fn random_steps(&self) -> u64 {
         let starts = self.replay.learning_starts_steps;
         self.random_steps.unwrap_or(starts)
@@ -192,15 +182,13 @@ struct Critics {
 }
 
 impl<M: Method> Continuous<M> {
-    /// Checks the settings, and makes the method for actions of some numbers. `name` is the
-    /// algorithm's.
+    /// Makes the method for actions of some numbers. `name` is the algorithm's.
     pub(crate) fn new(
         name: &str,
         shared: ContinuousConfig,
         spaces: &Spaces,
         method: impl FnOnce(usize) -> Result<M, ShapeMismatch>,
     ) -> Result<Self, ConfigError> {
-        shared.check()?;
         let make = || {
             let bounds = ActionBounds::of(&spaces.action)?;
             let (obs, actions) = (&spaces.observation, bounds.len());
@@ -292,9 +280,4 @@ impl Deterministic {
             }
         }
     }
-}
-
-/// Refuses a deviation of noise that is negative or not finite.
-fn require_noise(key: &str, value: f64) -> Result<(), ConfigError> {
-    require(value.is_finite() && value >= 0.0, key, value, "0 or more")
 }

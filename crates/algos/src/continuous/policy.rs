@@ -1,4 +1,4 @@
-//! Acting within bounds: at random at first, then as the method chooses.
+//! Acting within bounds: random actions at first, then those of the method.
 
 use std::sync::Arc;
 
@@ -99,10 +99,15 @@ impl<M: Method> Policy for BoundedPolicy<M> {
             acting.explore && acting.env_steps < random_steps
         };
         let group = self.group(group, parts);
-        group.shown.show(t, parts);
         let proposed = match parts.iter().all(is_random) {
-            true => None,
-            false => Some(array_of(group.pass.run())),
+            true => {
+                group.shown.skip();
+                None
+            }
+            false => {
+                group.shown.show(t, parts);
+                Some(array_of(group.pass.run()))
+            }
         };
         let mut first = 0;
         for part in parts {

@@ -1,13 +1,15 @@
-//! Soft actor-critic, "SAC" (Haarnoja et al. 2018, 2019): an actor that is also rewarded for
-//! entropy, two critics of which the lower one counts, and a weight of the entropy (α) that is
+//! Soft actor-critic, "SAC" (Haarnoja et al. 2018, 2019): a stochastic actor that maximises return
+//! and entropy, two critics of which the lower value is used, and an entropy weight (α) that is
 //! fixed, or learned so that the entropy stays near a target.
 //!
 //! Defaults are those of Stable-Baselines3. Where we differ from others: the entropy is that of
 //! actions between −1 and 1, as in Stable-Baselines3 (CleanRL's is of actions on the environment's
-//! scale); actor and α take one step for each of the critics (CleanRL: two steps every second time).
+//! scale); actor and α take one step per step of the critics (CleanRL: two steps at every second
+//! step).
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::Rng;
 use starling_nets::{
@@ -17,26 +19,32 @@ use starling_tree::Tree;
 
 use super::temperature::TemperatureConfig;
 use super::{ActorLoss, Continuous, ContinuousConfig, Method, Nets, Noise};
-use crate::config::{ConfigError, require, require_schedule};
+use crate::config::{ConfigError, require};
 use crate::{Algorithm, Spaces};
 
 /// SAC's settings beside the shared ones.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Fixed weight of the entropy (α); null learns it.
+    #[schemars(range(min = 0.0))]
     pub alpha: Option<f64>,
     /// Weight of the entropy at the start, if it is learned.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub initial_alpha: f64,
     /// Entropy that a learned weight keeps to; null for minus the number of action dimensions.
+    #[schemars(extend("unbounded" = true))]
     pub target_entropy: Option<f64>,
     /// Learning rate of the logarithm of α, possibly a schedule.
+    #[schemars(extend("minimum" = 0.0, "maximum" = 10.0))]
     pub alpha_learning_rate: Schedule,
     /// How the logarithm of the actor's standard deviation is kept within its limits.
     pub log_std_limit: LogStdLimit,
     /// Smallest logarithm of the standard deviation; CleanRL has -5.
+    #[schemars(range(min = -100.0, max = 10.0))]
     pub log_std_min: f64,
     /// Largest logarithm of the standard deviation.
+    #[schemars(range(min = -100.0, max = 10.0))]
     pub log_std_max: f64,
 }
 
@@ -73,23 +81,10 @@ pub(super) fn make(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Continuous<Sac>, ConfigError> {
-    let fixed = config.alpha.unwrap_or(1.0);
-    let good = fixed.is_finite() && fixed >= 0.0;
-    require(good, "algo.alpha", fixed, "0 or more, or null")?;
     let initial = config.initial_alpha;
-    let good = initial.is_finite() && initial > 0.0;
-    require(good, "algo.initial_alpha", initial, "above 0")?;
-    let entropy = config.target_entropy.unwrap_or(0.0);
-    let finite = entropy.is_finite();
-    require(finite, "algo.target_entropy", entropy, "a finite number")?;
-    let rate = &config.alpha_learning_rate;
-    require_schedule("algo.alpha_learning_rate", rate, 10.0)?;
     let (low, high) = (config.log_std_min, config.log_std_max);
-    let good = (-100.0..=10.0).contains(&low);
-    require(good, "algo.log_std_min", low, "between -100 and 10")?;
-    let good = (low..=10.0).contains(&high);
-    let allowed = "between log_std_min and 10";
-    require(good, "algo.log_std_max", high, allowed)?;
+    let allowed = "at least algo.log_std_min";
+    require(low <= high, "algo.log_std_max", high, allowed)?;
     let net = shared.net.clone();
     Continuous::new("sac", shared, spaces, |actions| {
         let mut layout = Layout::default();

@@ -1,33 +1,35 @@
 //! Twin delayed deep deterministic policy gradient, "TD3" (Fujimoto et al. 2018): DDPG with two
-//! critics of which the lower one counts, noise on the actions that follow, and an actor and target
-//! networks that move at every second update.
+//! critics of which the lower value is used, noise on the target actions, and updates of the actor
+//! and the target networks at every second update of the critics.
 //!
 //! Defaults are those of the authors' code. Where we differ: actions are random for the first
 //! 10,000 steps (the authors: 25,000).
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::Rng;
 use starling_nets::{Kind, Layout, Params, Tensor};
 use starling_tree::Tree;
 
-use super::{
-    ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Nets, Noise, require_noise,
-};
+use super::{ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Nets, Noise};
 use crate::config::ConfigError;
 use crate::off_policy::TargetSettings;
 use crate::{Algorithm, Spaces};
 
 /// TD3's settings beside the shared ones. Noise is measured on the scale from −1 to 1.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Standard deviation of the noise that is added to actions in training.
+    #[schemars(range(min = 0.0))]
     pub exploration_noise: f64,
     /// Standard deviation of the noise on the actions that follow (target policy smoothing).
+    #[schemars(range(min = 0.0))]
     pub target_noise: f64,
     /// Largest noise on the actions that follow.
+    #[schemars(range(min = 0.0))]
     pub target_noise_clip: f64,
 }
 
@@ -69,9 +71,6 @@ pub(super) fn make(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Continuous<Td3>, ConfigError> {
-    require_noise("algo.exploration_noise", config.exploration_noise)?;
-    require_noise("algo.target_noise", config.target_noise)?;
-    require_noise("algo.target_noise_clip", config.target_noise_clip)?;
     let net = shared.net.clone();
     Continuous::new("td3", shared, spaces, |actions| {
         let actor = Deterministic::new(&net, spaces, actions, config.exploration_noise)?;

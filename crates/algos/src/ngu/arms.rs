@@ -1,4 +1,4 @@
-//! Which arm an episode plays, and what that brought.
+//! Which arm an episode plays, and the returns of past arms.
 
 use starling_envs::{Rng, Rollout};
 use starling_tree::{Array, Tree};
@@ -38,7 +38,7 @@ fn next(state: &Tree<Array>, b: usize, config: &Config, rng: &mut Rng) -> usize 
     choose_arm(&pulls, config.arms, config.bandit_epsilon, rng)
 }
 
-/// Tells the bandits how the episodes of a rollout went.
+/// Updates the bandits with the returns of a rollout's episodes.
 pub(super) fn reward(rollout: &Rollout, state: &mut Tree<Array>, config: &Config) {
     let envs = rollout.envs();
     let rewards = rollout.rewards.as_slice::<f32>();
@@ -67,7 +67,7 @@ pub(super) fn reward(rollout: &Rollout, state: &mut Tree<Array>, config: &Config
     }
 }
 
-/// The last arms of an environment and what they brought.
+/// The last arms of an environment and their returns.
 pub(super) fn pulls_of(state: &Tree<Array>, b: usize) -> Vec<(usize, f32)> {
     let (Some(pulls), Some(pulled)) = (leaf(state, "pulls"), leaf(state, "pulled")) else {
         debug_assert!(false, "the policy's memory has the bandits");

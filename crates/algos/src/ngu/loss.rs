@@ -1,4 +1,4 @@
-//! How far NGU's values were off, and how well it knows what it sees.
+//! The errors of NGU's values, and the losses of its novelty networks.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::value_based::ValueConfig;
 /// Mean errors below this are noise, in priorities.
 const SMALL_ERROR: f64 = 0.001;
 
-/// What a batch brings to running statistics.
+/// A batch's contribution to running statistics.
 type Seen = Vec<(RunningNorm, Moments)>;
 
 /// NGU with its ladders on the learner's device.

@@ -1,19 +1,18 @@
 //! Never Give Up, "NGU" (Badia et al. 2020), with the meta-controller of Agent57: recurrent
-//! Q-learning that is also rewarded for what is new.
+//! Q-learning with intrinsic rewards for novelty.
 //!
-//! What is new within an episode is told by the distances of an embedding to its nearest
-//! neighbours in the episode; what is new over the whole run, by random network distillation,
-//! which scales the former by 1 to 5. Two networks learn the values of the task's rewards and of
-//! these; both are told which *arm* is being played: how much the second counts (β) and how far
-//! ahead to look (γ). A sliding-window bandit per environment chooses the arm of each episode by
-//! the task's returns.
+//! Novelty within an episode is measured by the distances of an embedding to its nearest neighbours
+//! in the episode; novelty over the whole run by random network distillation, which scales the
+//! former by 1 to 5. Two networks learn the values of the task's rewards and of the intrinsic
+//! rewards. An input of both is the *arm* being played: a weight of the intrinsic rewards (β) and a
+//! discount (γ). A sliding-window bandit per environment chooses the arm of each episode by the
+//! task's returns.
 //!
-//! Where we differ: the mean distance that distances are compared with is that of the episode so
-//! far, so that it needs no memory beyond it; evaluation plays the first arm, which has β = 0, and
-//! a share of all sequences is learned from as if that arm had been played, so that it learns from
-//! what the others find; priorities are the errors of both values, each relative to its mean, or
-//! the intrinsic ones would decide alone. The actor works out the new rewards of a rollout when it
-//! is full.
+//! Where we differ: distances are divided by their mean over the episode so far, so no state is
+//! kept between episodes; evaluation plays the first arm, which has β = 0, and a share of all
+//! sequences is relabelled with that arm, so that it learns from what the others find; priorities
+//! are the errors of both values, each relative to its mean, because the intrinsic errors would
+//! dominate otherwise. The actor computes the intrinsic rewards of a rollout when it is full.
 
 mod arms;
 mod loss;
@@ -24,6 +23,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{
     Device, InverseModel, Kind, Layout, LstmState, Params, RandomDistillation, RecurrentInput,
@@ -39,51 +39,67 @@ use crate::{Algorithm, Experience, Learner, Policy, Spaces, r2d2};
 
 /// NGU's settings beside the shared ones; `batch_size` counts sequences, and `gamma` is the
 /// discount of the first arm.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// How episodes are cut into sequences.
     pub sequence: SequenceConfig,
     /// Size of each LSTM.
+    #[schemars(range(min = 1, max = 65_536), extend("unit" = "units"))]
     pub lstm: usize,
     /// Number of arms that the bandit chooses from; 1 for no bandit.
+    #[schemars(range(min = 1, max = 65_536))]
     pub arms: usize,
     /// Weight of the intrinsic values of the last arm (β).
+    #[schemars(range(min = 0.0))]
     pub beta_max: f64,
     /// Weight of the intrinsic values (β) of every arm; null for a ladder from 0 to `beta_max`.
+    #[schemars(range(min = 0.0))]
     pub beta: Option<f64>,
     /// Discount of the last arm.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma_min: f64,
     /// Learn values on the scale h(x) = sign(x)(√(|x| + 1) − 1) + εx.
     pub rescale: bool,
     /// The bandit's window: the last episodes of an environment that it considers.
+    #[schemars(range(min = 1, max = 65_536))]
     pub bandit_episodes: usize,
     /// Probability that the bandit chooses a random arm.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub bandit_epsilon: f64,
     /// Share of sequences that are learned from as if the first arm had been played. Evaluation
     /// plays the first arm, so that it learns from what the others find.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub exploit_share: f64,
     /// Factor on the task's rewards when values are learned. The values of small rewards far away
     /// would be lost in the errors of the networks.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub reward_scale: f64,
     /// Factor on intrinsic rewards; without it a new place brings about 30.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub intrinsic_scale: f64,
     /// Steps of intrinsic reward before the bootstrap; at most `n_steps`, which is for the task's
     /// rewards.
+    #[schemars(range(min = 1, max = 65_536))]
     pub intrinsic_n_steps: usize,
     /// Weight of the errors of intrinsic values in priorities, beside those of the task's values,
     /// each relative to its mean.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub intrinsic_priority: f64,
     /// Novelty within an episode.
     pub episodic: EpisodicNovelty,
     /// Size of the embedding.
+    #[schemars(range(min = 1, max = 65_536), extend("unit" = "units"))]
     pub embedding: usize,
     /// Outputs of the random network.
+    #[schemars(range(min = 1, max = 65_536))]
     pub rnd_features: usize,
     /// Largest factor for novelty over the whole run (L).
+    #[schemars(range(min = 1.0))]
     pub rnd_max: f64,
     /// Train the random network's imitation on the last steps of each sequence only; null for all
     /// of its trained steps.
+    #[schemars(range(min = 1, max = 65_536))]
     pub rnd_last_steps: Option<usize>,
 }
 
@@ -246,44 +262,10 @@ const MEMORIES: [&str; 4] = [
 impl Ngu {
     fn new(shared: ValueConfig, config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         shared.check()?;
-        let between = |key, value: usize| {
-            let good = (1..=1 << 16).contains(&value);
-            require(good, key, value, "between 1 and 65536")
-        };
-        between("algo.lstm", config.lstm)?;
-        between("algo.arms", config.arms)?;
-        between("algo.bandit_episodes", config.bandit_episodes)?;
-        between("algo.embedding", config.embedding)?;
-        between("algo.rnd_features", config.rnd_features)?;
-        between("algo.intrinsic_n_steps", config.intrinsic_n_steps)?;
-        between("algo.rnd_last_steps", config.rnd_last_steps.unwrap_or(1))?;
-        between("algo.episodic.neighbours", config.episodic.neighbours)?;
         let room = config.episodic.memory_steps;
-        let enough = room >= config.episodic.neighbours && room <= 1 << 20;
-        let allowed = "at least episodic.neighbours, and at most 1048576";
+        let enough = room >= config.episodic.neighbours;
+        let allowed = "at least algo.episodic.neighbours";
         require(enough, "algo.episodic.memory_steps", room, allowed)?;
-        let share =
-            |key, value: f64| require((0.0..=1.0).contains(&value), key, value, "between 0 and 1");
-        share("algo.gamma_min", config.gamma_min)?;
-        share("algo.bandit_epsilon", config.bandit_epsilon)?;
-        share("algo.exploit_share", config.exploit_share)?;
-        share("algo.intrinsic_priority", config.intrinsic_priority)?;
-        for (key, scale) in [
-            ("algo.reward_scale", config.reward_scale),
-            ("algo.intrinsic_scale", config.intrinsic_scale),
-        ] {
-            let good = scale > 0.0 && scale.is_finite();
-            require(good, key, scale, "above 0")?;
-        }
-        for (key, beta) in [
-            ("algo.beta_max", config.beta_max),
-            ("algo.beta", config.beta.unwrap_or(0.0)),
-        ] {
-            let good = beta >= 0.0 && beta.is_finite();
-            require(good, key, beta, "0 or more")?;
-        }
-        let limit = config.rnd_max;
-        require(limit >= 1.0, "algo.rnd_max", limit, "at least 1")?;
         let misfit = |what: &str| ConfigError::Misfit(format!("ngu cannot be used {what}"));
         for (set, what) in [
             (shared.munchausen.is_some(), "with algo.munchausen"),

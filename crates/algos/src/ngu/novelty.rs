@@ -1,4 +1,4 @@
-//! What is new: the rewards that NGU gives itself.
+//! NGU's intrinsic rewards.
 
 use starling_envs::Rollout;
 use starling_nets::{Device, Kind, Params, Tensor, array_of, no_grad, tensor_of, unrecorded};

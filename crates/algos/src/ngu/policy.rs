@@ -1,4 +1,4 @@
-//! Acting by both values of an arm.
+//! Acting with the two values of an arm.
 
 use starling_envs::Rollout;
 use starling_nets::{Device, Params, ShapeMismatch, Snapshot, Tensor, no_grad};
@@ -115,8 +115,7 @@ impl Policy for Curious {
             }
             arms.extend(own);
         }
-        let passed = self.passes.run(t, group, parts, Some(&arms));
-        let (mut values, memories) = passed.on_host();
+        let (mut values, memories) = self.passes.run_to_host(t, group, parts, Some(&arms));
         let mut first = 0;
         for part in parts.iter_mut() {
             decide(t, part, &mut values, first, &self.algorithm.shared);

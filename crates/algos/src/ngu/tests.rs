@@ -1,4 +1,4 @@
-//! NGU against numbers worked by hand, and one rollout on its whole way.
+//! NGU compared with numbers worked out by hand, and one rollout from acting to the update.
 
 use starling_envs::{Rollout, Space, stream};
 use starling_nets::QNetConfig;

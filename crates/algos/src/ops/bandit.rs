@@ -1,4 +1,4 @@
-//! Which of several ways to explore is worth it: a sliding-window UCB bandit (Garivier and
+//! The choice between several exploration policies: a sliding-window UCB bandit (Garivier and
 //! Moulines 2008; Badia et al. 2020, "Agent57").
 
 use rand::RngExt as _;
@@ -6,10 +6,10 @@ use starling_envs::Rng;
 
 /// The arm to pull next, given the last pulls (arm and reward, in any order).
 ///
-/// Arms that were not pulled within the window come first, in their order. With chance `epsilon`
-/// it is any arm. Else it is the one with the highest upper bound
-/// x̄ + √(ln n / n_a · min(¼, V_a)) with V_a = variance + √(2 ln n / n_a) (Auer et al. 2002,
-/// "UCB1-tuned"), on rewards brought to the range from 0 to 1 by the window's extremes.
+/// Arms that were not pulled within the window come first, in their order. With probability
+/// `epsilon` it is any arm. Else it is the one with the highest upper bound x̄ + √(ln n / n_a ·
+/// min(¼, V_a)) with V_a = variance + √(2 ln n / n_a) (Auer et al. 2002, "UCB1-tuned"), on rewards
+/// scaled to the range from 0 to 1 by the window's extremes.
 pub fn choose_arm(pulls: &[(usize, f32)], arms: usize, epsilon: f64, rng: &mut Rng) -> usize {
     if rng.random::<f64>() < epsilon {
         return rng.random_range(0..arms);

@@ -7,7 +7,7 @@ pub fn support(low: f64, high: f64, atoms: usize, device: Device) -> Tensor {
     Tensor::linspace(low, high, atoms as i64, (Kind::Float, device))
 }
 
-/// The distribution of `returns + discounts · Z`, brought back onto the support of Z.
+/// The distribution of `returns + discounts · Z`, projected onto the support of Z.
 ///
 /// `probabilities` `[N, atoms]` are those of Z; `returns` and `discounts` are `[N]`. What lies
 /// outside the support goes to its ends, what lies between two atoms is split between them.

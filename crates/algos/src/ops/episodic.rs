@@ -1,25 +1,32 @@
-//! How new something is within an episode (Badia et al. 2020, "Never Give Up").
+//! Novelty within an episode (Badia et al. 2020, "Never Give Up").
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Settings of the episodic novelty.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EpisodicNovelty {
     /// Places of an episode that are remembered; then the oldest is forgotten.
+    #[schemars(range(min = 1, max = 1_048_576))]
     pub memory_steps: usize,
     /// Number of nearest neighbours (k).
+    #[schemars(range(min = 1, max = 65_536))]
     pub neighbours: usize,
     /// Compare squared distances, as in the paper; false compares Euclidean distances, as in
     /// MarltasCore.
     pub squared: bool,
     /// How quickly similarity falls with distance (ε of the kernel).
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub kernel_epsilon: f64,
     /// Distances below this, relative to the mean, count as 0 (ξ).
+    #[schemars(range(min = 0.0))]
     pub cluster_distance: f64,
     /// Keeps the denominator away from 0 (c).
+    #[schemars(range(min = 0.0))]
     pub pseudo_counts: f64,
     /// Similarity above which there is no reward at all (s_max).
+    #[schemars(range(min = 0.0))]
     pub max_similarity: f64,
 }
 

@@ -1,4 +1,4 @@
-//! How often an ε-greedy policy acts at random.
+//! Exploration rates of ε-greedy policies.
 
 /// On a straight line from `start` to `end` over `steps`, then constant.
 pub fn linear_decay(start: f64, end: f64, steps: u64, now: u64) -> f64 {

@@ -1,17 +1,22 @@
-//! Rewarding actions that the policy itself finds likely (Vieillard et al. 2020).
+//! Munchausen rewards: the scaled log-policy of the action is added to the reward (Vieillard et al.
+//! 2020).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{Kind, Tensor};
 
 /// Settings of Munchausen learning.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Munchausen {
     /// Weight of the policy's log-probability in the reward (α).
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub alpha: f64,
     /// Temperature of the policy (τ).
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub temperature: f64,
     /// The scaled log-probability is at least this (l₀).
+    #[schemars(range(max = 0.0))]
     pub log_min: f64,
 }
 

@@ -1,6 +1,6 @@
-//! Returns over n steps of a rollout, as far as it reaches.
+//! n-step returns within a rollout; fewer steps at its end.
 
-/// What n steps bring, and where the value of what follows is to be looked up.
+/// An n-step return, and where to bootstrap from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ahead {
     /// Discounted sum of the rewards.

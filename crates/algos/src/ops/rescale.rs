@@ -1,4 +1,4 @@
-//! Values on a scale where large returns do not drown small ones (Pohlen et al. 2018).
+//! Value rescaling, so that large returns do not dominate small ones (Pohlen et al. 2018).
 
 use starling_nets::Tensor;
 

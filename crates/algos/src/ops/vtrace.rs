@@ -9,12 +9,12 @@
 //! A_t  = min(ρ̂_pg, ρ_t) · (r_t + γ_t vs_{t+1} − V_t)
 //! ```
 //!
-//! Everything is an operation on tensors without a look at their numbers, so that it can be
-//! recorded into a CUDA graph.
+//! Everything is an operation on tensors that does not read their values, so that it can be
+//! recorded as a CUDA graph.
 
 use starling_nets::{ShapeMismatch, Tensor, no_grad};
 
-/// What V-trace looks at; every tensor is `[T, ..]`, usually `[T, B]`.
+/// The inputs of V-trace; every tensor is `[T, ..]`, usually `[T, B]`.
 #[derive(Debug)]
 pub struct Trajectories<'a> {
     /// log π(a) − log μ(a) of the actions taken.

@@ -3,8 +3,8 @@
 
 use starling_envs::Rollout;
 use starling_nets::{
-    ActorCritic, ActorCriticOutput, Device, Kind, LastInput, Params, Recorded, ShapeMismatch,
-    Snapshot, Staging, Tensor, no_grad, synchronize,
+    ActorCritic, ActorCriticOutput, Device, Kind, Landing, LastInput, Params, Recorded,
+    ShapeMismatch, Snapshot, Staging, Tensor, no_grad, synchronize,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
@@ -73,7 +73,7 @@ impl Policy for ActorCriticPolicy {
             return;
         };
         group.prepare(t, parts, self.model.net.last.as_ref());
-        answer(t, parts, group.pass.run());
+        answer(t, parts, group.pass.run(), &mut group.landing);
     }
 
     fn finish(&mut self, group: usize, parts: &mut [Part<'_>]) {
@@ -91,15 +91,23 @@ impl Policy for ActorCriticPolicy {
 }
 
 /// Writes what was chosen into row `t` of the rollouts, and the memory after it.
-fn answer(t: usize, parts: &mut [Part<'_>], output: &ActorCriticOutput) {
-    let policy = output.policy.on_host();
-    let values = starling_nets::array_of(&output.value);
-    let states = output.states.map(starling_nets::array_of);
+fn answer(t: usize, parts: &mut [Part<'_>], output: &ActorCriticOutput, landing: &mut Landing) {
+    let mut tensors = output.policy.tensors();
+    let numbers_of_policy = tensors.len();
+    tensors.push(&output.value);
+    tensors.extend(output.states.leaves().into_iter().map(|(_, state)| state));
+    let mut arrays = landing.fetch(&tensors).into_iter();
+    let policy = output
+        .policy
+        .sampler(arrays.by_ref().take(numbers_of_policy));
+    let arrays: Vec<Array> = arrays.collect();
+    let (values, states) = (&arrays[0], &arrays[1..]);
     let mut first = 0;
     for Part { rollout, acting } in parts {
         let envs = acting.rngs.len();
         let mut log_probs = vec![0.0; envs];
-        policy.rows(first, envs).act(
+        policy.act(
+            first,
             acting.rngs,
             acting.explore,
             t,
@@ -110,7 +118,7 @@ fn answer(t: usize, parts: &mut [Part<'_>], output: &ActorCriticOutput) {
         let values = &values.as_slice::<f32>()[first..first + envs];
         write_record(&mut rollout.policy, "value", t, values);
         let mut memory = acting.state.leaves_mut();
-        for ((_, memory), (_, states)) in memory.iter_mut().zip(states.leaves()) {
+        for ((_, memory), states) in memory.iter_mut().zip(states) {
             let row = states.at(&[0]).bytes.len();
             let rows = &states.bytes()[first * row..(first + envs) * row];
             memory.bytes_mut().copy_from_slice(rows);
@@ -130,6 +138,7 @@ fn write_record(records: &mut Tree<Array>, name: &str, t: usize, values: &[f32])
 struct Group {
     shown: Shown,
     pass: Recorded<Inputs, ActorCriticOutput>,
+    landing: Landing,
 }
 
 /// What a pass reads.
@@ -174,10 +183,11 @@ impl Group {
         Self {
             shown,
             pass: Recorded::new(device, inputs, pass),
+            landing: Landing::default(),
         }
     }
 
-    /// Brings legal actions, last actions and memory to the device.
+    /// Copies legal actions, last actions and memory to the device.
     fn prepare(&self, t: usize, parts: &[Part<'_>], last: Option<&LastInput>) {
         let inputs = self.pass.inputs();
         let mut first = 0;

@@ -79,7 +79,7 @@ pub(super) struct Columns {
     state: Tree<Staging>,
 }
 
-/// How long it takes to bring a batch to the device.
+/// How long it takes to copy a batch to the device.
 pub(super) struct Loaded {
     began: Instant,
     seconds: f64,
@@ -182,7 +182,7 @@ impl Columns {
         }
     }
 
-    /// Brings everything that does not depend on the weights to the device.
+    /// Copies everything that does not depend on the weights to the device.
     pub(super) fn load(
         &self,
         model: &Model,
@@ -208,7 +208,7 @@ impl Columns {
         }
     }
 
-    /// Brings what depends on the weights to the device: advantages, or what V-trace needs.
+    /// Copies what depends on the weights to the device: advantages, or the inputs of V-trace.
     pub(super) fn fill(
         &self,
         batch: &Prepared,
@@ -529,7 +529,7 @@ fn cut_off<'a>(rollouts: &[&'a Rollout]) -> Vec<CutOff<'a>> {
     cut
 }
 
-/// Brings numbers to the device.
+/// Copies numbers to the device.
 fn fill(column: &Staging, values: &[f32]) {
     column.load(&Array::from_slice(values, &[values.len()]));
 }

@@ -1,8 +1,8 @@
-//! What a policy carries from step to step beside its LSTM: the last action and reward, if the
-//! network wants to see them, and the discounted return so far, if returns are normalised.
+//! What a policy keeps from step to step besides its LSTM state: the last action and reward, if
+//! they are inputs of the network, and the discounted return so far, if returns are normalised.
 //!
-//! Both follow from the rollout itself. So they are worked out when a rollout is full, for the
-//! beginning of the next, and by the learner for all its rows.
+//! Both can be computed from the rollout. The policy computes them when a rollout is full, for the
+//! beginning of the next; the learner computes them for all rows.
 
 use starling_envs::Rollout;
 use starling_nets::{Descent, LastInput, RunningNorm, Tensor, array_of};
@@ -38,7 +38,7 @@ pub(super) fn spec(model: &Model) -> Tree<Spec> {
     Tree::Node(parts)
 }
 
-/// Brings the memory to the end of a full rollout.
+/// Advances the memory to the end of a full rollout.
 pub(super) fn remember(model: &Model, rollout: &Rollout, state: &mut Tree<Array>) {
     if let (Some(last), Some(memory)) = (&model.net.last, column_mut(state, LAST)) {
         for (b, encoded) in memory.chunks_mut(last.size).enumerate() {

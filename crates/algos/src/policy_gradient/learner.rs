@@ -62,7 +62,7 @@ impl<M: Method> PolicyGradientLearner<M> {
         }
     }
 
-    /// Brings a batch to the device, with advantages or what V-trace needs.
+    /// Copies a batch to the device, with advantages or the inputs of V-trace.
     fn load(&mut self, batch: Batch<'_>) -> Result<(Place, Loaded), LearnError> {
         let Batch::Rollouts(rollouts) = batch else {
             return Err(LearnError::WrongBatch { wanted: "rollouts" });

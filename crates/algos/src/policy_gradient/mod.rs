@@ -1,9 +1,10 @@
-//! What policy-gradient algorithms share: settings, acting, rollouts on the device, the update.
+//! The shared part of policy-gradient algorithms: settings, acting, rollouts on the device, the
+//! update.
 //!
-//! Each of them is a [`Method`]: how targets are estimated, in which passes a batch is learned from,
-//! and the terms of its loss. Everything else is here, once: the network, acting with one pass per
-//! group of environments (`acting.rs`), batches in memory that stays in place (`batch.rs`,
-//! `trajectory.rs`), what a policy carries from step to step (`carried.rs`), and the gradient steps
+//! Each algorithm is a [`Method`]: how targets are estimated, how a batch is split into gradient
+//! steps, and the terms of its loss. Everything else is here: the network, acting with one forward
+//! pass per group of environments (`acting.rs`), batches at fixed addresses (`batch.rs`,
+//! `trajectory.rs`), what a policy keeps from step to step (`carried.rs`), and the gradient steps
 //! (`learner.rs`).
 
 mod acting;
@@ -17,6 +18,7 @@ pub(crate) use trajectory::Trajectory;
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{
     ActorCritic, Device, Layout, NetConfig, OptimizerConfig, Params, RunningNorm, Schedule, Tensor,
@@ -24,25 +26,31 @@ use starling_nets::{
 
 pub(crate) use crate::minibatches::Passes;
 
-use crate::config::{ConfigError, refuse, require, require_schedule};
+use crate::config::{ConfigError, refuse};
 use crate::{Algorithm, Experience, Learner, Policy, Spaces};
 use carried::ReturnScale;
 
 /// Settings that all policy-gradient algorithms have.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyGradientConfig {
     /// Steps of each environment per rollout.
+    #[schemars(range(min = 1))]
     pub rollout_steps: usize,
     /// Learning rate, possibly a schedule.
+    #[schemars(extend("minimum" = 0.0, "maximum" = 10.0))]
     pub learning_rate: Schedule,
     /// Discount per step (γ).
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
     /// Weight of the value loss.
+    #[schemars(range(min = 0.0))]
     pub value_coef: f64,
     /// Weight of the entropy bonus.
+    #[schemars(range(min = 0.0))]
     pub entropy_coef: f64,
     /// Maximum norm of the gradient; null for no limit.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub clip_norm: Option<f64>,
     /// Divide rewards by the running standard deviation of discounted returns, which is kept with the
     /// weights.
@@ -70,34 +78,10 @@ impl Default for PolicyGradientConfig {
 }
 
 impl PolicyGradientConfig {
-    fn check(&self) -> Result<(), ConfigError> {
-        let steps = self.rollout_steps;
-        require(steps >= 1, "algo.rollout_steps", steps, "at least 1")?;
-        let share = (0.0..=1.0).contains(&self.gamma);
-        require(share, "algo.gamma", self.gamma, "between 0 and 1")?;
-        require_coefficient("algo.value_coef", self.value_coef)?;
-        require_coefficient("algo.entropy_coef", self.entropy_coef)?;
-        require_positive("algo.clip_norm", self.clip_norm)?;
-        require_schedule("algo.learning_rate", &self.learning_rate, 10.0)?;
-        refuse(self.optimizer.problem())?;
-        refuse(self.net.problem())
-    }
-
     /// What is minimised: the policy's loss, the value's loss and the entropy bonus.
     pub fn total(&self, policy_loss: &Tensor, value_loss: &Tensor, entropy: &Tensor) -> Tensor {
         policy_loss + value_loss * self.value_coef - entropy * self.entropy_coef
     }
-}
-
-/// Refuses a coefficient that is negative or not finite.
-pub(crate) fn require_coefficient(key: &str, value: f64) -> Result<(), ConfigError> {
-    require(value.is_finite() && value >= 0.0, key, value, "0 or more")
-}
-
-/// Refuses a limit that is not above 0; there may be none.
-pub(crate) fn require_positive(key: &str, value: Option<f64>) -> Result<(), ConfigError> {
-    let value = value.unwrap_or(1.0);
-    require(value > 0.0, key, value, "above 0, or null")
 }
 
 /// What one policy-gradient algorithm does differently from another.
@@ -174,17 +158,14 @@ pub(crate) struct PolicyGradient<M> {
 }
 
 impl<M: Method> PolicyGradient<M> {
-    /// Checks the settings. `name` is the algorithm's.
+    /// Checks what the schema of the settings does not. `name` is the algorithm's.
     pub(crate) fn new(
         name: &str,
         shared: PolicyGradientConfig,
         method: M,
         spaces: &Spaces,
     ) -> Result<Self, ConfigError> {
-        shared.check()?;
-        if let Some(schedule) = method.ratio_clip() {
-            require_schedule("algo.ratio_clip", schedule, 10.0)?;
-        }
+        refuse(shared.net.problem())?;
         let returns = shared.normalize_returns.then_some(shared.gamma);
         let model = Model::new(&shared.net, spaces, returns).map_err(|error| {
             ConfigError::Misfit(format!("{name} cannot be used here: {}", error.0))

@@ -1,4 +1,4 @@
-//! Whole trajectories of some environments, as V-trace looks at them.
+//! Whole trajectories of some environments, the input of V-trace.
 
 use starling_nets::{ActorCriticOutput, Kind, Params, Tensor};
 use starling_tree::Tree;

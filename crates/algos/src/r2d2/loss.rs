@@ -1,4 +1,4 @@
-//! How far R2D2's values were off.
+//! The errors of R2D2's values.
 
 use std::sync::Arc;
 

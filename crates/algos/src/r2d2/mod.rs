@@ -1,9 +1,9 @@
 //! Recurrent replay distributed DQN, "R2D2" (Kapturowski et al. 2019): Q-learning with an LSTM
 //! over replayed sequences.
 //!
-//! Sequences begin with the recurrent state that the actor had, and with a burn-in that only
-//! warms it up, for the online and the target network each. Targets are of n steps, double and on
-//! the paper's scale h; priorities mix the largest and the mean error of a sequence.
+//! Sequences begin with the recurrent state of the actor, and with a burn-in that only updates this
+//! state, separately for the online and the target network. Targets are n-step, double and rescaled
+//! with the paper's h; priorities mix the largest and the mean error of a sequence.
 //!
 //! Defaults are those of rlpyt's R2D1 and the paper. Where we differ: a truncated episode is
 //! bootstrapped from its final observation; actors compute priorities without a target network, and
@@ -16,13 +16,14 @@ mod tests;
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{
     Device, Layout, OptimizerConfig, QNetConfig, RecurrentQ, Schedule, ShapeMismatch, Tensor,
 };
 use starling_replay::{PriorityConfig, SequenceConfig};
 
-use crate::config::{ConfigError, require};
+use crate::config::ConfigError;
 use crate::off_policy::{ReplaySettings, TargetSettings};
 use crate::ops::{rescale, unscale};
 use crate::recurrent::{SequenceLearner, experience};
@@ -30,18 +31,20 @@ use crate::value_based::ValueConfig;
 use crate::{Algorithm, Experience, Learner, Policy, Spaces};
 
 /// R2D2's settings beside the shared ones; `batch_size` counts sequences.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// How episodes are cut into sequences.
     pub sequence: SequenceConfig,
     /// Size of the LSTM.
+    #[schemars(range(min = 1, max = 65_536), extend("unit" = "units"))]
     pub lstm: usize,
     /// Feed the previous action and reward to the LSTM; RELA's does not see them.
     pub last_action_reward: bool,
     /// Learn values on the scale h(x) = sign(x)(√(|x| + 1) − 1) + εx.
     pub rescale: bool,
     /// Error at which the loss changes from quadratic to linear; null for the squared error.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub huber_delta: Option<f64>,
     /// The loss is the sum over the steps of a sequence, averaged over sequences (RELA); false
     /// averages over all steps.
@@ -122,10 +125,6 @@ impl R2d2 {
     fn new(shared: ValueConfig, config: Config, spaces: &Spaces) -> Result<Self, ConfigError> {
         shared.check()?;
         let size = config.lstm;
-        let good = (1..=1 << 16).contains(&size);
-        require(good, "algo.lstm", size, "between 1 and 65536")?;
-        let delta = config.huber_delta.unwrap_or(1.0);
-        require(delta > 0.0, "algo.huber_delta", delta, "above 0")?;
         let misfit = |what: &str| Err(ConfigError::Misfit(format!("r2d2 cannot be used {what}")));
         if shared.munchausen.is_some() {
             return misfit("with algo.munchausen");

@@ -1,4 +1,4 @@
-//! Acting by values that depend on what was seen before.
+//! Acting with recurrent action values.
 
 use std::collections::BTreeMap;
 
@@ -150,8 +150,7 @@ impl Policy for Remembering {
             return;
         }
         begin(t, parts);
-        let passed = self.passes.run(t, group, parts, None);
-        let (mut values, memories) = passed.on_host();
+        let (mut values, memories) = self.passes.run_to_host(t, group, parts, None);
         let shared = &self.algorithm.shared;
         let mut first = 0;
         for part in parts.iter_mut() {

@@ -1,4 +1,4 @@
-//! R2D2 against numbers worked by hand and against one unbroken pass.
+//! R2D2 compared with numbers worked out by hand and with one unbroken pass.
 
 use starling_envs::{Rng, Rollout, Space, stream};
 use starling_nets::{Kind, RecurrentInput, previous_actions, tensor_of};

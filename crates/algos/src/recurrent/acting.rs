@@ -1,11 +1,11 @@
-//! Acting with a memory, in one recorded pass for a group of environments.
+//! Acting with recurrent state, in one recorded pass for a group of environments.
 //!
-//! The memory of an environment holds recurrent states by name, and beside them the action before
-//! (`action`, a vector with one 1) and the reward before (`reward`).
+//! The memory of an environment contains recurrent states by name, the previous action (`action`,
+//! one-hot) and the previous reward (`reward`).
 
 use rand::RngExt as _;
 use starling_envs::Rollout;
-use starling_nets::{Device, Recorded, RecurrentInput, RecurrentQ, Staging, Tensor, array_of};
+use starling_nets::{Device, Landing, Recorded, RecurrentInput, RecurrentQ, Staging, Tensor};
 use starling_tree::{Array, DType, Spec, Tree};
 
 use crate::Part;
@@ -30,7 +30,7 @@ pub(crate) struct PassShape {
     pub(crate) memories: &'static [&'static str],
     pub(crate) size: usize,
     pub(crate) actions: usize,
-    /// Whether the network wants the legal actions.
+    /// Whether the network uses the legal actions.
     pub(crate) legal: bool,
     pub(crate) frame_stack: Option<usize>,
     /// Whether the rows of a rollout are kept on a GPU.
@@ -118,6 +118,7 @@ impl PassInputs {
 struct Group {
     shown: Shown,
     pass: Recorded<PassInputs, Passed>,
+    landing: Landing,
 }
 
 impl Passes {
@@ -138,6 +139,17 @@ impl Passes {
         parts: &[Part<'_>],
         arms: Option<&[i64]>,
     ) -> &Passed {
+        self.prepare(t, group, parts, arms).pass.run()
+    }
+
+    /// Copies the inputs of the pass over row `t` to the device.
+    fn prepare(
+        &mut self,
+        t: usize,
+        group: usize,
+        parts: &[Part<'_>],
+        arms: Option<&[i64]>,
+    ) -> &mut Group {
         let names = self.shape.memories;
         let group = self.group(group, parts);
         group.shown.show(t, parts);
@@ -168,7 +180,23 @@ impl Passes {
         for column in columns.chain(&inputs.legal).chain(&inputs.memories) {
             column.upload();
         }
-        group.pass.run()
+        group
+    }
+
+    /// As [`run`](Passes::run): values and memories on the host.
+    pub(crate) fn run_to_host(
+        &mut self,
+        t: usize,
+        group: usize,
+        parts: &[Part<'_>],
+        arms: Option<&[i64]>,
+    ) -> (Array, Vec<Array>) {
+        let Group { pass, landing, .. } = self.prepare(t, group, parts, arms);
+        let passed = pass.run();
+        let tensors = std::iter::once(&passed.values).chain(&passed.memories);
+        let mut arrays = landing.fetch(&tensors.collect::<Vec<_>>());
+        let values = arrays.remove(0);
+        (values, arrays)
     }
 
     /// The observations of a group that were shown.
@@ -218,11 +246,12 @@ impl Passes {
         Group {
             shown,
             pass: Recorded::new(shape.device, inputs, compute),
+            landing: Landing::default(),
         }
     }
 }
 
-/// Before row `t`: brings the reward of the row before into the memories, and records the
+/// Before row `t`: writes the reward of the previous row into the memories, and records the
 /// recurrent states that sequences may begin with.
 pub(crate) fn begin(t: usize, parts: &mut [Part<'_>]) {
     for Part { rollout, acting } in parts {
@@ -253,14 +282,6 @@ pub(crate) fn keep(parts: &mut [Part<'_>], names: &[&str], memories: &[Array]) {
             rest = others;
         }
         debug_assert!(rest.is_empty(), "one row for each environment");
-    }
-}
-
-impl Passed {
-    /// Values and memories on the host.
-    pub(crate) fn on_host(&self) -> (Array, Vec<Array>) {
-        let memories = self.memories.iter().map(array_of).collect();
-        (array_of(&self.values), memories)
     }
 }
 
@@ -312,7 +333,7 @@ pub(crate) fn decide(
     Decided { taken, best }
 }
 
-/// Brings the reward of step `t` into a policy's memory, unless the episode ended with it.
+/// Writes the reward of step `t` into a policy's memory, unless the episode ended with it.
 pub(crate) fn remember_reward(rollout: &Rollout, t: usize, state: &mut Tree<Array>) {
     let Some(Tree::Leaf(column)) = state.get_mut("reward") else {
         return;

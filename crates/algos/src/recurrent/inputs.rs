@@ -1,4 +1,4 @@
-//! A batch of sequences in memory that stays where it is.
+//! A batch of sequences at fixed addresses.
 
 use starling_nets::{Device, Kind, RecurrentInput, RecurrentQ, Staging, Tensor, previous_actions};
 use starling_replay::SequenceBatch;

@@ -50,7 +50,7 @@ pub(crate) struct Losses {
     pub(crate) errors: Tensor,
     /// Scalars to report.
     pub(crate) numbers: Vec<Tensor>,
-    /// What the batch brings to running statistics, after the step that needs them as they are.
+    /// The batch's contribution to running statistics, after the step that uses the old ones.
     pub(crate) seen: Vec<(RunningNorm, Moments)>,
 }
 
@@ -83,7 +83,7 @@ impl<M: SequenceMethod> SequenceLearner<M> {
         }
     }
 
-    /// Brings a batch to the device.
+    /// Copies a batch to the device.
     fn load_batch(&mut self, batch: &SequenceBatch) {
         own_stream(self.device);
         let (size, device) = (batch.size() as i64, self.device);

@@ -1,7 +1,7 @@
-//! What algorithms share that learn action values with a memory from sequences: acting
-//! (`acting.rs`), what an update reads (`inputs.rs`) and the update itself (`learner.rs`).
+//! The shared part of algorithms that learn recurrent action values from sequences: acting
+//! (`acting.rs`), the inputs of an update (`inputs.rs`) and the update (`learner.rs`).
 //!
-//! Each of them, R2D2 and NGU, is a [`SequenceMethod`]: it says how far its values were off.
+//! Each of them, R2D2 and NGU, is a [`SequenceMethod`], which computes the errors of its values.
 //! Read [`SequenceMethod`], [`SequenceInputs`] and [`SequenceLearner`] first.
 
 mod acting;

@@ -1,5 +1,5 @@
-//! A check that both policies pass: whom an environment shares a batch with does not change what
-//! it does.
+//! A test for both policies: the other environments of a batch do not change an environment's
+//! actions.
 
 use starling_envs::{Rng, Rollout, Space, stream};
 use starling_nets::Device;

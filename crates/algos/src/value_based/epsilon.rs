@@ -1,18 +1,20 @@
-//! ε-greedy exploration: how often which environment takes a random action.
+//! ε-greedy exploration: the exploration rate of each environment.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, require};
-use crate::off_policy::require_share;
 use crate::ops::{apex_ladder, linear_decay, log_spaced};
 
 /// Probabilities of random actions (ε).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EpsilonGreedy {
     /// Probability of a random action (ε) at the start.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub epsilon_start: f64,
     /// Probability of a random action after the decay.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub epsilon_end: f64,
     /// Steps for which ε stays at `epsilon_start` before it decays.
     pub epsilon_hold_steps: u64,
@@ -23,6 +25,7 @@ pub struct EpsilonGreedy {
     /// A different constant ε for each environment (Ape-X), instead of the decay.
     pub epsilon_ladder: Option<Ladder>,
     /// Probability of a random action in evaluation.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub epsilon_eval: f64,
 }
 
@@ -41,36 +44,17 @@ impl Default for EpsilonGreedy {
 }
 
 impl EpsilonGreedy {
-    /// Refuses settings that are out of range or do not go together.
+    /// Refuses settings that do not go together.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        require_share("algo.epsilon_start", self.epsilon_start)?;
-        require_share("algo.epsilon_end", self.epsilon_end)?;
-        require_share("algo.epsilon_eval", self.epsilon_eval)?;
-        if let Some(ladder) = &self.epsilon_ladder {
-            require_share("algo.epsilon_ladder.base", ladder.base)?;
-            let end = ladder.base_end.unwrap_or(0.0);
-            require_share("algo.epsilon_ladder.base_end", end)?;
-            require_share("algo.epsilon_ladder.min", ladder.min)?;
-            let steep = |key, alpha: f64| {
-                let good = alpha >= 0.0 && alpha.is_finite();
-                require(good, key, alpha, "0 or more")
-            };
-            steep("algo.epsilon_ladder.alpha", ladder.alpha)?;
-            let end = ladder.alpha_end.unwrap_or(0.0);
-            steep("algo.epsilon_ladder.alpha_end", end)?;
-        }
-        if let Some(spread) = &self.epsilon_spread {
-            let (low, high) = (spread.low, spread.high);
-            let (good, allowed) = (low > 0.0 && low <= 1.0, "above 0 and at most 1");
-            require(good, "algo.epsilon_spread.low", low, allowed)?;
-            let good = (low..=1.0).contains(&high);
-            let allowed = "between epsilon_spread.low and 1";
-            require(good, "algo.epsilon_spread.high", high, allowed)?;
-            if self.epsilon_ladder.is_some() {
-                let message = "algo.epsilon_spread and algo.epsilon_ladder exclude each other: \
-                               set one of them to null";
-                return Err(ConfigError::Misfit(message.into()));
-            }
+        let Some(Spread { low, high }) = self.epsilon_spread else {
+            return Ok(());
+        };
+        let allowed = "at least epsilon_spread.low";
+        require(low <= high, "algo.epsilon_spread.high", high, allowed)?;
+        if self.epsilon_ladder.is_some() {
+            let message = "algo.epsilon_spread and algo.epsilon_ladder exclude each other: set \
+                           one of them to null";
+            return Err(ConfigError::Misfit(message.into()));
         }
         Ok(())
     }
@@ -103,12 +87,14 @@ impl EpsilonGreedy {
 
 /// ε after the decay, from `low` for the first environment to `high` for the last, evenly spaced
 /// in the logarithm.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Spread {
     /// ε of the first environment.
+    #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
     pub low: f64,
     /// ε of the last environment.
+    #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
     pub high: f64,
 }
 
@@ -123,20 +109,25 @@ impl Default for Spread {
 
 /// Ape-X's ladder: environment i of N has ε = base^(1 + α·i/(N − 1)). Base and α can move over the
 /// run, as in MarltasCore.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ladder {
     /// ε of the first environment.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub base: f64,
     /// How steep the ladder is (α).
+    #[schemars(range(min = 0.0))]
     pub alpha: f64,
     /// Base after `move_steps`; null keeps `base`.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub base_end: Option<f64>,
     /// α after `move_steps`; null keeps `alpha`.
+    #[schemars(range(min = 0.0))]
     pub alpha_end: Option<f64>,
     /// Steps over which base and α move to their end values.
     pub move_steps: u64,
     /// Smallest ε.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub min: f64,
     /// Divide by N instead of N − 1: no environment stands on the last rung.
     pub open_end: bool,

@@ -1,4 +1,4 @@
-//! The update that all methods of action values share.
+//! The update that all value-based algorithms share.
 
 use std::slice;
 use std::sync::Arc;
@@ -161,7 +161,7 @@ impl<M: Method> ValueLearner<M> {
         }
     }
 
-    /// Brings a batch to the device.
+    /// Copies a batch to the device.
     fn load(&mut self, batch: &TransitionBatch) -> &mut Recorded<Inputs, Outcome> {
         own_stream(self.device);
         let draws = self.draw(batch.size());

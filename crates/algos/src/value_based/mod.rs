@@ -1,9 +1,9 @@
-//! What algorithms that learn action values from transitions share: settings, acting, the update.
+//! The shared part of algorithms that learn action values from transitions: settings, acting, the
+//! update.
 //!
-//! Each of them is a [`Method`]: a network with some numbers per action, how these become values,
-//! and how far a prediction was from what followed. Everything else is here, once: ε-greedy and
-//! noisy exploration, Ape-X's ladder and priorities, double targets, Munchausen targets, legal
-//! actions, target networks.
+//! Each algorithm is a [`Method`]: a network with some outputs per action, how these become values,
+//! and the error of a prediction. Everything else is here: ε-greedy and noisy exploration, Ape-X's
+//! ladder and priorities, double targets, Munchausen targets, legal actions, target networks.
 
 mod epsilon;
 mod learner;
@@ -16,29 +16,32 @@ pub(crate) use policy::{Greedy, ahead, greedy_action, middles, random_action};
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_nets::{
     Device, Layout, OptimizerConfig, Params, QNetConfig, QNetwork, Schedule, ShapeMismatch, Tensor,
 };
 use starling_tree::Tree;
 
-use crate::config::{ConfigError, refuse, require, require_schedule};
-use crate::off_policy::{ReplaySettings, TargetSettings, require_share};
+use crate::config::{ConfigError, refuse, require};
+use crate::off_policy::{ReplaySettings, TargetSettings};
 use crate::ops::Munchausen;
 use crate::{Algorithm, Experience, Learner, Policy, Spaces};
 
 /// Settings that all algorithms of action values over transitions have, in one table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ValueConfig {
     /// The replay.
     #[serde(flatten)]
     pub replay: ReplaySettings,
     /// Learning rate, possibly a schedule.
+    #[schemars(extend("minimum" = 0.0, "maximum" = 10.0))]
     pub learning_rate: Schedule,
     /// The optimiser; rlpyt's Adam has eps = 0.01 / batch_size.
     pub optimizer: OptimizerConfig,
     /// Maximum norm of the gradient; null for no limit.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub clip_norm: Option<f64>,
     /// Choose the next action with the online network, value it with the target network.
     pub double: bool,
@@ -55,6 +58,7 @@ pub struct ValueConfig {
     pub exploration: EpsilonGreedy,
     /// Steps between two draws of the noise that actors explore with, counted from the start of
     /// each rollout; only with `net.noisy_sigma`.
+    #[schemars(range(min = 1))]
     pub noise_every_steps: usize,
     /// The network.
     pub net: QNetConfig,
@@ -82,30 +86,17 @@ impl Default for ValueConfig {
 }
 
 impl ValueConfig {
-    /// Refuses settings that are out of range or do not go together.
+    /// Refuses settings that do not go together.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        self.replay.check()?;
-        self.target.check()?;
         self.exploration.check()?;
-        let every = self.noise_every_steps;
-        require(every >= 1, "algo.noise_every_steps", every, "at least 1")?;
-        let over_zero = |key, value: f64| require(value > 0.0, key, value, "above 0");
-        over_zero("algo.clip_norm", self.clip_norm.unwrap_or(1.0))?;
-        require_schedule("algo.learning_rate", &self.learning_rate, 10.0)?;
-        if let Some(munchausen) = &self.munchausen {
-            over_zero("algo.munchausen.temperature", munchausen.temperature)?;
-            require_share("algo.munchausen.alpha", munchausen.alpha)?;
-            let low = munchausen.log_min;
-            require(low <= 0.0, "algo.munchausen.log_min", low, "0 or less")?;
-            let n = self.replay.n_steps;
-            require(n == 1, "algo.n_steps", n, "1 with Munchausen targets")?;
-        }
+        let n = self.replay.n_steps;
+        let good = n == 1 || self.munchausen.is_none();
+        require(good, "algo.n_steps", n, "1 with Munchausen targets")?;
         if self.actor_priorities && self.replay.priority.is_none() {
             let message = "algo.actor_priorities needs algo.priority: a uniform replay has no \
                            priorities";
             return Err(ConfigError::Misfit(message.into()));
         }
-        refuse(self.optimizer.problem())?;
         refuse(self.net.problem())
     }
 }
@@ -198,7 +189,6 @@ pub(crate) fn network(
     spaces: &Spaces,
     outputs: usize,
 ) -> Result<(QNetwork, Layout), ConfigError> {
-    // Before sizes are used to reserve memory.
     refuse(config.net.problem())?;
     let mut layout = Layout::default();
     let (obs, action) = (&spaces.observation, &spaces.action);

@@ -1,4 +1,4 @@
-//! Acting by action values: greedily, or at random with probability ε, or with noisy weights.
+//! Acting with action values: greedy, ε-greedy, or with noisy weights.
 
 use std::sync::Arc;
 
@@ -42,9 +42,9 @@ struct Group {
 struct Inputs {
     /// The tensors of [`Shown`].
     obs: Tree<Tensor>,
-    /// Legal actions, if the network's head wants them.
+    /// Legal actions, if the network's head uses them.
     legal: Option<Staging>,
-    /// Of its own for each environment, while exploring.
+    /// Different for each environment, while exploring.
     noise: Option<Tensor>,
     fractions: Option<Tensor>,
 }
@@ -89,7 +89,7 @@ impl Group {
         }
     }
 
-    /// Brings the legal actions of row `t` to the device, if the network wants them.
+    /// Copies the legal actions of row `t` to the device, if the network uses them.
     fn show_legal(&self, t: usize, parts: &[Part<'_>]) {
         let Some(staging) = &self.pass.inputs().legal else {
             return;
@@ -226,7 +226,7 @@ impl<M: Method> Greedy<M> {
         }
     }
 
-    /// The numbers of the best legal actions `[N, W]` of observations that nobody acts on.
+    /// The outputs of the best legal actions `[N, W]`, for observations without an action.
     fn best_of(&self, obs: &Tree<Tensor>, legal: Option<&Tensor>) -> Tensor {
         let count = self.method.fractions().choosing;
         let middles = (count > 0).then(|| middles(count, self.device));

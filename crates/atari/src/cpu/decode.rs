@@ -1,6 +1,6 @@
-//! A cartridge's image, decoded once: what an instruction would be that starts at each byte.
+//! A cartridge's image, decoded once: the instruction that would start at each byte.
 //!
-//! Only what [`super::fast`] runs has a name of its own here; all else is [`Op::Slow`].
+//! Only instructions that [`super::fast`] runs are decoded; all others are [`Op::Slow`].
 
 use crate::cartridge::{IMAGE, Mapper};
 

@@ -1,5 +1,5 @@
-//! What only passes the time is counted instead of run: loops that wait for the timer, and a
-//! processor that has stopped.
+//! Idle time is counted instead of emulated: loops that wait for the timer, and a processor that
+//! has stopped.
 
 use super::core::Core;
 use crate::bus::Bus;

@@ -1,5 +1,5 @@
-//! How the cartridge that is plugged in answers the fast loop: one type per kind of bank switching,
-//! so that each has a loop of its own.
+//! The cartridge's memory layout for the fast loop: one type per kind of bank switching, so that
+//! each has a specialised loop.
 
 use super::decode::{Code, Program};
 use crate::cartridge::{Cartridge, IMAGE, Rom};

@@ -3,10 +3,10 @@
 //! Timing follows the Arcade Learning Environment: the whole base cost of an instruction is
 //! counted right after its opcode is fetched, and all its accesses happen at that one moment.
 //!
-//! [`run`] is what a frame is made of. Nearly all instructions run in `fast`, on a cartridge that
-//! `decode` has taken apart; the others run one at a time in `general`, which knows every opcode
-//! and reaches every chip. `core` holds the registers and what instructions do to them, `idle`
-//! counts the turns of loops that only wait for the timer.
+//! [`run`] emulates a frame. Nearly all instructions run in `fast`, on a cartridge decoded by
+//! `decode`; the others run one at a time in `general`, which knows every opcode and reaches every
+//! chip. `core` holds the registers and what instructions do to them, `idle` counts the iterations
+//! of loops that only wait for the timer.
 
 mod core;
 pub(crate) mod decode;

@@ -1,8 +1,8 @@
-//! The table of games: what each is called, which actions matter, which modes it has, and how its
-//! memory becomes reward, lives and the end of an episode.
+//! The table of games: name, minimal actions and modes of each, and how reward, lives and the end
+//! of an episode are read from its memory.
 //!
-//! Read [`Game`] first, then [`Rules`]. [`ModeSelector`] brings a game into a mode. The
-//! table itself is in four files, from `a_to_d.rs` to `s_to_z.rs`.
+//! Read [`Game`] first, then [`Rules`]. [`ModeSelector`] selects a mode of a game. The table itself
+//! is in four files, from `a_to_d.rs` to `s_to_z.rs`.
 
 mod a_to_d;
 mod e_to_j;

@@ -1,8 +1,8 @@
-//! How a game is brought into one of its modes: by pressing SELECT until its memory says so, or
-//! where that is not the way by a small function of its own at the end of this file.
+//! How a mode of a game is selected: by pressing SELECT until its memory shows the mode, or, for
+//! some games, by a function at the end of this file.
 //!
-//! In the modes 1 and 2 of `adventure` the reference waits for a random time, so that no two of its runs
-//! are equal; ours does not wait.
+//! In modes 1 and 2 of `adventure` the reference waits for a random time, so its runs are not
+//! reproducible; this emulator does not wait.
 
 use super::{Game, Memory};
 

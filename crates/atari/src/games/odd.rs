@@ -1,4 +1,4 @@
-//! The rules that data cannot say: one small function per game, in alphabetical order.
+//! Rules that data cannot express: one small function per game, in alphabetical order.
 
 use super::rules::{Gain, Memory, Rules, bcd};
 

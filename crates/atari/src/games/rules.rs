@@ -1,8 +1,7 @@
-//! How a game's memory becomes reward, lives and the end of an episode.
+//! How reward, lives and the end of an episode are read from a game's memory.
 //!
-//! Most games fit a [`Rule`] that is only data: where the score lies, where the lives lie and
-//! which bytes say that the game is over. What data cannot say is a small function in
-//! [`super::odd`].
+//! For most games a [`Rule`] is only data: the addresses of the score and the lives, and the bytes
+//! that show that the game is over. What data cannot express is a small function in [`super::odd`].
 
 use serde::{Deserialize, Serialize};
 

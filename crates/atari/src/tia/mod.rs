@@ -1,8 +1,8 @@
 //! The TIA as the processor sees it: registers to write, collisions and input pins to read.
 //!
-//! Writes that only change the picture are not acted on at once: they go into the frame's log,
-//! and the [`Beam`](beam::Beam) replays them when somebody looks, be it the program reading a
-//! collision or a learner looking at the picture.
+//! Writes that only change the picture have no immediate effect: they are logged, and the
+//! [`Beam`](beam::Beam) replays them when the program reads a collision or the picture is
+//! requested.
 
 pub(crate) mod beam;
 pub(crate) mod lines;

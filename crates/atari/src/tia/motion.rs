@@ -1,4 +1,4 @@
-//! HMOVE: how far a strobe moves an object, depending on when in the line it comes.
+//! HMOVE: how far a strobe moves an object, depending on its position in the line.
 
 /// The pixels that an object moves to the right (negative: to the left) when HMOVE is strobed at
 /// `cycle` of a line (0 to 75) and its motion register holds `nibble` in its upper half.

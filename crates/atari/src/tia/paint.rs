@@ -1,4 +1,4 @@
-//! The colours of a line, which object is in front of which, and the picture that they go to.
+//! The colours of a line, the priority of objects, and the picture that is drawn to.
 
 use super::beam::{Look, Screen};
 use super::lines::{self, Line, WIDTH};

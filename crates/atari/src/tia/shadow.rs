@@ -1,5 +1,5 @@
-//! What the picture registers hold, so that writes that change nothing need not be logged: more
-//! than half of all writes repeat what is there.
+//! The values of the picture registers, so that writes without an effect are not logged: more than
+//! half of all writes repeat the current value.
 
 use serde::{Deserialize, Serialize};
 

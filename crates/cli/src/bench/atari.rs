@@ -1,8 +1,10 @@
-//! Agent steps per second of the Atari games, next to ale-py's own vector environment and EnvPool.
+//! Agent steps per second of the Atari games, compared with ale-py's vector environment and
+//! EnvPool.
 //!
-//! All step 64 environments by random actions: four frames each, the maximum of the last two in
-//! grey, 84×84, stacks of four, no sticky actions. The speed of each is that of its median batch
-//! of steps in two seconds. The peers run in a Python that has them, on as many threads.
+//! All step 64 environments with random actions: four frames per step, the maximum of the last two
+//! in grey, 84×84, stacks of four, no sticky actions. The speed is that of the median batch of
+//! steps in two seconds. The peers run in a Python that has them installed, with the same number of
+//! threads.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

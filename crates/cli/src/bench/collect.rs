@@ -1,8 +1,8 @@
-//! What an actor costs per step besides its environments and its network.
+//! The overhead of an actor per step, besides its environments and its network.
 //!
-//! The same environments are stepped three ways: bare, by an actor whose policy draws at random
-//! without a network, and by an actor with PPO's network. The first difference is the
-//! collector's own overhead, the second the network's.
+//! The same environments are stepped in three ways: bare, by an actor with random actions and no
+//! network, and by an actor with PPO's network. The first difference is the collector's overhead,
+//! the second the network's.
 
 use std::io::Write;
 

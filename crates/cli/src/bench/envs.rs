@@ -1,4 +1,4 @@
-//! Steps per second of one thread through the vector, for every environment of the table.
+//! Steps per second of a vector of environments on one thread, for every environment in the table.
 //!
 //! Random actions are drawn and written into the columns as part of the measured time. The
 //! speed is that of the median rollout of 64 steps of 64 environments in two seconds, so that

@@ -1,4 +1,4 @@
-//! Measurements of the hot paths on this machine, each next to a named baseline.
+//! Measurements of the hot paths on this machine, each compared with a named baseline.
 
 use std::io::Write;
 use std::time::{Duration, Instant};

@@ -1,9 +1,10 @@
-//! How fast the replay is written and sampled, next to other replays and a plain copy.
+//! The speed of inserting into and sampling from the replay, compared with other replays and a
+//! plain copy.
 //!
-//! Frames are those of Atari games played at random where the cartridges are there (a few
-//! thousand, over and over), else noise for what does not depend on them. Everything is measured
-//! on two threads at most. Peers run in a Python that has them, in the same run
-//! (`peer_replay.py`), on smaller replays of whole stacks, which is easier.
+//! Frames are those of Atari games with random actions if the ROMs are installed (a few thousand
+//! frames, repeated); otherwise noise, for what does not depend on them. Everything is measured on
+//! at most two threads. Peers run in a Python that has them installed, in the same run
+//! (`peer_replay.py`), with smaller buffers, which is easier.
 
 use std::hint::black_box;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Steps per second of whole runs, learning included, next to what environments and learner reach
-//! alone on this machine, and next to other libraries where they are installed.
+//! Steps per second of whole runs, learning included, compared with the environments alone, the
+//! learner alone, and other libraries if they are installed.
 
 use std::io::Write;
 use std::path::Path;
@@ -35,13 +35,12 @@ const ON_GPU: &[Case] = &[
     Case {
         name: "IMPALA, Nature CNN",
         algo: "impala",
-        overrides: &["preset=atari/impala.gpu"],
+        overrides: &[],
     },
     Case {
         name: "IMPALA, ResNet with LSTM",
         algo: "impala",
         overrides: &[
-            "preset=atari/impala.gpu",
             "algo.net.torso=resnet",
             "algo.net.lstm=256",
             "algo.net.last_action_reward=true",
@@ -50,7 +49,7 @@ const ON_GPU: &[Case] = &[
     Case {
         name: "PPO, 4 epochs",
         algo: "ppo",
-        overrides: &["preset=atari/ppo.gpu"],
+        overrides: &[],
     },
 ];
 
@@ -107,13 +106,8 @@ pub(super) fn run(python: Option<&str>, out: &mut dyn Write) -> Result<(), Bench
 fn config_of(case: &Case) -> Result<RunConfig, BenchError> {
     let mut request = Request::new(GAME);
     request.algo = Some(case.algo.to_owned());
-    for pair in case.overrides {
-        match pair.strip_prefix("preset=") {
-            Some(preset) => request.preset = Some(preset.to_owned()),
-            None => request.overrides.push((*pair).to_owned()),
-        }
-    }
-    request.overrides.push("steps=1000000000".to_owned());
+    let overrides = case.overrides.iter().chain(&["steps=1000000000"]);
+    request.overrides = overrides.map(|&pair| pair.to_owned()).collect();
     Ok(resolve(&request).map_err(Box::new)?)
 }
 
@@ -161,7 +155,7 @@ impl Watcher for Watch<'_> {
     }
 }
 
-/// The same training in other libraries, each with its own program in `benches`.
+/// The same training in other libraries, each with a program in `benches`.
 fn beside_peers(
     python: &str,
     rates: &[(&str, f64)],

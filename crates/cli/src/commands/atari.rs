@@ -1,4 +1,4 @@
-//! `starling atari verify`: our Atari emulator against ale-py, frame by frame.
+//! `starling atari verify`: compares the Atari emulator with ale-py, frame by frame.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,10 +42,10 @@ struct Verify {
     /// Compare only sticky actions (with --modes: both)
     #[arg(long)]
     sticky: bool,
-    /// Seed of the random actions and of the sticky ones
+    /// Seed of the random actions and of the sticky actions
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     seed: u32,
-    /// Games to compare at the same time, each with its own ale-py
+    /// Games to compare at the same time, each with a separate ale-py process
     #[arg(long, default_value_t = 1)]
     jobs: usize,
     /// Python with ale-py 0.12.1 [default: python3, or a virtual environment in the user's cache]
@@ -122,7 +122,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A Python with ale-py, which is installed if need be.
+/// A Python with ale-py, which is installed if necessary.
 pub(super) fn peer(wanted: Option<&str>) -> anyhow::Result<PathBuf> {
     if let Some(python) = peers::find(wanted) {
         return Ok(python);

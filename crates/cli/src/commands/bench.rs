@@ -10,10 +10,10 @@ pub(super) struct Args {
     /// What to measure
     #[arg(value_enum, default_value_t = What::All)]
     what: What,
-    /// Only environments whose id contains this
+    /// Measure only environments whose id contains this text
     #[arg(long, default_value = "")]
     env: String,
-    /// Python with the libraries to compare with [default: python3, or for Atari a virtual
+    /// Python that has the libraries to compare with [default: python3, or for Atari a virtual
     /// environment in the user's cache]
     #[arg(long)]
     python: Option<String>,
@@ -28,15 +28,15 @@ enum What {
     All,
     /// Stepping environments
     Envs,
-    /// Atari games next to ale-py's vector environment and EnvPool (not part of all)
+    /// Atari games, compared with ale-py's vector environment and EnvPool (not part of `all`)
     Atari,
-    /// MuJoCo's tasks next to Gymnasium and EnvPool (not part of all)
+    /// MuJoCo tasks, compared with Gymnasium and EnvPool (not part of `all`)
     Mujoco,
     /// Sampling from the replay
     Replay,
     /// Collecting with a policy
     Collect,
-    /// Whole runs on Pong, learning included (not part of all)
+    /// Whole training runs, compared with other libraries (not part of `all`)
     Train,
 }
 
@@ -71,16 +71,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         super::roms::ensure("ALE/Pong-v5")?;
         // Without a GPU, one of the runs is in bfloat16 on the processor.
         if nets::cuda_devices() == 0 && !super::bf16::ready()? {
-            anyhow::bail!(
-                "this processor cannot compute in bfloat16, which is part of bench train"
-            );
+            anyhow::bail!("bench train uses bfloat16, which this processor does not support");
         }
         bench::train(args.python.as_deref(), out)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The peers that are installed or can be; says which cannot.
+/// The peers that are installed or can be installed; prints the others.
 fn atari_peers(wanted: Option<&str>) -> bench::Peers {
     let ale = super::atari::peer(wanted);
     let envpool = match &ale {

@@ -1,9 +1,9 @@
 //! Whether networks in bfloat16 (`algo.net.bf16`) work on this machine's processor.
 //!
-//! Some virtual machines advertise AMX and cannot run it; libtorch then dies of SIGILL without a
-//! word. So the program first runs itself with a hidden command that computes a little in
-//! bfloat16. If that dies, libtorch's oneDNN is told to do without AMX by an environment variable
-//! that it reads at its first use, which needs a new start of this program.
+//! Some virtual machines advertise AMX but cannot use it; libtorch is then killed by SIGILL without
+//! a message. So the program first runs itself with a hidden command that makes a small computation
+//! in bfloat16. If that crashes, an environment variable disables AMX in libtorch's oneDNN. oneDNN
+//! reads the variable at its first use, so this program restarts itself.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -57,7 +57,7 @@ pub(super) fn ready() -> anyhow::Result<bool> {
         Verdict::WorksLimited => {
             let (name, value) = LIMIT;
             note!(
-                "warning: this machine advertises AMX and cannot run it; starting again with \
+                "warning: this machine advertises AMX but cannot use it; starting again with \
                  {name}={value}"
             );
             let mut arguments = std::env::args_os();

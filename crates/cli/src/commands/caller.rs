@@ -5,7 +5,7 @@ use std::path::Path;
 /// Set by the script `./starling`, which starts the program under another name.
 const CALLED_AS: &str = "STARLING_ARGV0";
 
-/// The program as the user called it: `./starling`, or the name of a program of their own.
+/// The program as the user called it: `./starling`, or the name of the user's program.
 pub(super) fn name() -> String {
     let called = std::env::var(CALLED_AS).ok();
     let called = called.or_else(|| std::env::args().next());

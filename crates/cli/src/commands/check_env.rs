@@ -1,4 +1,4 @@
-//! `starling check-env`: mistakes of environments that make learning fail.
+//! `starling check-env`: finds bugs in environments that break learning.
 
 use std::process::ExitCode;
 

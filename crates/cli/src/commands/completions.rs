@@ -27,9 +27,27 @@ pub(super) fn run<Cli: clap::CommandFactory>(args: Args) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// Bash puts a space behind what it completed, and behind `algo.gamma=` a value follows.
+/// Bash takes `mode=serial` for three words of which it completes the last, and puts a space behind
+/// what it completed, where behind `algo.gamma=` a value follows.
 const BASH: &str = r#"_starling_completions() {
-    _starling "$@"
+    local i word words=() current=0
+    for i in "${!COMP_WORDS[@]}"; do
+        word=${COMP_WORDS[i]}
+        if ((i > 1)) && [[ $word == [=:]* || ${COMP_WORDS[i - 1]} == *[=:] ]]; then
+            words[-1]+=$word
+        else
+            words+=("$word")
+        fi
+        if ((i == COMP_CWORD)); then
+            current=$((${#words[@]} - 1))
+        fi
+    done
+    local COMP_WORDS=("${words[@]}") COMP_CWORD=$current
+    word=${words[current]}
+    _starling "$1" "$word" "${words[current - 1]}"
+    if [[ $word == *[=:]* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*[=:]}"}"}")
+    fi
     if [[ ${COMPREPLY[0]} == *= ]]; then
         compopt -o nospace
     fi

@@ -19,7 +19,7 @@ pub(super) struct Args {
     /// Episodes to play
     #[arg(long, default_value = "100", value_parser = at_least_one, allow_negative_numbers = true)]
     episodes: u64,
-    /// Seed of the environments; the default differs from that of the run's own evaluations
+    /// Seed of the environments; the default differs from the seed of evaluations during training
     #[arg(long, default_value = "1000000", value_parser = whole, allow_negative_numbers = true)]
     seed: u64,
     /// Use the checkpoint with the best score instead of the latest
@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Score an Atari agent by a published protocol
+    /// Score an Atari agent according to a published protocol
     #[arg(long, value_enum)]
     protocol: Option<Protocol>,
     /// Folder for the table and page of --protocol saber [default: the run's]

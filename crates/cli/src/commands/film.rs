@@ -1,4 +1,4 @@
-//! Pictures of environments as a GIF and in the terminal.
+//! Shows pictures of environments in the terminal and writes them as a GIF.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -125,7 +125,7 @@ pub(super) fn text(picture: &Picture, columns: usize, lines: usize) -> String {
     text
 }
 
-/// The mean colour of one field when the picture is divided into so many columns and rows.
+/// The mean colour of one field when the picture is divided into this many columns and rows.
 fn mean(picture: &Picture, column: (usize, usize), row: (usize, usize)) -> Colour {
     let range = |(at, of): (usize, usize), size: usize| {
         let first = at * size / of;

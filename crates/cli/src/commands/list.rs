@@ -9,7 +9,7 @@ use crate::{algos, envs, presets};
 pub(super) struct Args {
     /// What to list
     what: What,
-    /// Only lines that contain this, in any case
+    /// Show only lines that contain this text (case-insensitive)
     #[arg(value_name = "TEXT")]
     filter: Option<String>,
 }
@@ -18,7 +18,7 @@ pub(super) struct Args {
 enum What {
     /// Environments
     Envs,
-    /// The 57 Atari games of most papers
+    /// The 57 Atari games used in most papers
     Atari57,
     /// The Atari games for which SABER has a world record
     Saber,
@@ -61,7 +61,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The environments whose ids are wanted.
+/// The environments whose ids are selected.
 fn rows(wanted: impl Fn(&str) -> bool) -> Vec<[String; 2]> {
     envs::registry::all()
         .iter()

@@ -1,4 +1,4 @@
-//! Mistakes on the command line, explained in our own words where clap's advice would mislead.
+//! Explanations of mistakes on the command line, where clap's advice would be misleading.
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 

@@ -1,8 +1,8 @@
 //! The `starling` command: one file per subcommand.
 //!
-//! Results go to standard output, progress and errors to standard error. Exit codes: 0 for
-//! success, 1 for failure, 2 for a mistake in what the user wrote, 130 after Ctrl-C, SIGTERM,
-//! SIGHUP, SIGUSR1 or SIGUSR2.
+//! Results go to standard output, progress and errors to standard error. Exit codes: 0 for success,
+//! 1 for failure, 2 for invalid arguments or settings, 130 after Ctrl-C, SIGTERM, SIGHUP, SIGUSR1
+//! or SIGUSR2.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -16,16 +16,16 @@ use crate::record::RunFolder;
 use crate::settings::SettingsError;
 use crate::{EngineError, RunConfig};
 
-/// Prints a line of results to standard output. A reader that left ends the program quietly; any
-/// other failure, such as a full disk, ends it with an error.
+/// Prints a line of results to standard output. A closed pipe ends the program quietly; any other
+/// failure, such as a full disk, ends it with an error.
 macro_rules! say {
     ($($text:tt)*) => {
         $crate::commands::write_or_exit(&format!($($text)*), 0)
     };
 }
 
-/// Prints a line to standard error. Nobody may be reading it, or its disk may be full: a run must
-/// not end because of that, as it would with `eprintln!`.
+/// Prints a line to standard error and ignores failures: a run must not end because a pipe was
+/// closed or a disk is full, as it would with `eprintln!`.
 macro_rules! note {
     ($($text:tt)*) => {
         $crate::commands::write_note(format_args!($($text)*))
@@ -91,21 +91,21 @@ enum Command {
     Plot(plot::Args),
     /// List environments, algorithms or presets
     List(list::Args),
-    /// Show the settings that a run would have
+    /// Show the settings of a run without starting it
     Config(config::Args),
-    /// Measure environments, replay and collection on this machine
+    /// Measure the speed of environments, replay and collection on this machine
     Bench(bench::Args),
-    /// Check an environment for mistakes that make learning fail
+    /// Check an environment for bugs that break learning
     CheckEnv(check_env::Args),
     /// Check this machine's setup and explain how to fix what is missing
     Doctor(doctor::Args),
-    /// Download the ROMs of the Atari games, and list those that are installed
+    /// Download the ROMs of the Atari games, or list the installed ones
     Roms(roms::Args),
     /// Download the library that MuJoCo's environments need
     Mujoco(mujoco::Args),
     /// Compare the Atari emulator with ale-py, the reference
     Atari(atari::Args),
-    /// Test that a GPU computes what the CPU computes, for every algorithm
+    /// Check that a GPU computes the same results as the CPU and that every algorithm learns on it
     Selftest(selftest::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
@@ -113,8 +113,8 @@ enum Command {
 
 /// Runs the command given by the program's arguments and returns its exit code.
 ///
-/// A program that adds environments of its own to the table and then calls this has them in
-/// every command; see `examples/custom_env.rs`.
+/// If a program adds its environments to the table before it calls this, every command knows them;
+/// see `examples/custom_env.rs`.
 pub fn main() -> ExitCode {
     // libtorch looks for its devices at its first use: before anything else.
     starling_nets::load_cuda();
@@ -206,7 +206,7 @@ fn env_options(spec: &EnvSpec, pairs: &[String]) -> anyhow::Result<EnvOptions> {
     Ok(options)
 }
 
-/// A mistake in what the user wrote that no library finds: exit code 2.
+/// An invalid argument that no library detects: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
@@ -215,7 +215,7 @@ fn write_note(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Writes results, or ends the program: with `code` if the reader left, with 1 otherwise.
+/// Writes results, or ends the program: with `code` if the pipe was closed, with 1 otherwise.
 fn write_or_exit(text: &str, code: u8) {
     let end = if text.ends_with('\n') { "" } else { "\n" };
     match io::stdout().write_all(format!("{text}{end}").as_bytes()) {
@@ -260,7 +260,7 @@ fn explain(error: &anyhow::Error) -> String {
     text
 }
 
-/// 2 for a mistake in what the user wrote, 1 for everything else.
+/// 2 for invalid arguments or settings, 1 for everything else.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let mistaken = error.is::<Usage>()
         || error.is::<starling_envs::UnknownEnv>()

@@ -1,4 +1,4 @@
-//! `starling play`: an environment to look at, in the terminal and as a GIF.
+//! `starling play`: shows an environment in the terminal and records a GIF.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -231,7 +231,7 @@ impl Player {
     }
 }
 
-/// Shows pictures in the terminal as fast as they look natural.
+/// Shows pictures in the terminal at the environment's frame rate.
 struct Terminal {
     pause: Duration,
     due: Instant,

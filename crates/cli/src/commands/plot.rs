@@ -9,8 +9,8 @@ use anyhow::Context as _;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Run folders, or folders to search for runs. Runs that differ only in their seeds become one
-    /// curve with a band
+    /// Run folders, or folders to search for runs. Runs that differ only in their seeds are
+    /// averaged into one curve with a band
     #[arg(required = true)]
     runs: Vec<PathBuf>,
     /// Folder for plot.html and plot.png [default: the run's, or the current one for several runs]
@@ -22,13 +22,13 @@ pub(super) struct Args {
     /// Draw eval.csv instead of progress.csv
     #[arg(long)]
     eval: bool,
-    /// Title
+    /// Title of the plot
     #[arg(long)]
     title: Option<String>,
     /// What the band shows
     #[arg(long, value_enum, default_value_t = BandChoice::Range)]
     band: BandChoice,
-    /// Dark picture (the page follows the reader's own setting)
+    /// Draw the PNG with a dark background (the page follows the browser's setting)
     #[arg(long)]
     dark: bool,
 }
@@ -37,7 +37,7 @@ pub(super) struct Args {
 enum BandChoice {
     /// From the lowest run to the highest
     Range,
-    /// One standard deviation on both sides
+    /// One standard deviation on each side of the mean
     Std,
 }
 

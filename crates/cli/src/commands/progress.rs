@@ -1,4 +1,4 @@
-//! What is seen of a run while it trains: a bar on a terminal, plain lines elsewhere.
+//! The progress of a run: a bar on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
@@ -120,7 +120,7 @@ impl Bar {
         ));
     }
 
-    /// What is written next begins on a line of its own.
+    /// Makes the next output start on a new line.
     fn close(&self) {
         if self.line().take().is_some() {
             write("\n");

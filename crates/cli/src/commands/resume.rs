@@ -1,4 +1,4 @@
-//! `starling resume`: continue a run.
+//! `starling resume`: continues a run.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,13 +15,13 @@ use super::{bf16, signals};
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// Device instead of the run's own: auto, cpu, cuda:0
+    /// Device to use instead of the run's: auto, cpu, cuda:0
     #[arg(long, value_parser = devices(), hide_possible_values = true)]
     device: Option<String>,
-    /// Stop with a checkpoint after this many steps of the whole run
+    /// Stop with a checkpoint when the whole run has made this many steps
     #[arg(long, value_name = "STEPS", value_parser = whole, allow_negative_numbers = true)]
     stop_after: Option<u64>,
-    /// No progress bar and no summary; only the folder of the run is printed
+    /// Print only the folder of the run: no progress bar and no summary
     #[arg(long, short)]
     quiet: bool,
 }
@@ -57,7 +57,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 "nothing to do: the run has reached stop_at_return; to train longer, raise it or \
                  set it to null in {config}"
             ),
-            Reason::Paused => say!("nothing to do: the run has made the steps of --stop-after"),
+            Reason::Paused => {
+                say!("nothing to do: the run has already made the steps of --stop-after")
+            }
             Reason::Interrupted => {}
         }
     }

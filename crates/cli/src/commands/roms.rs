@@ -1,4 +1,4 @@
-//! `starling roms`: the cartridges of the Atari games.
+//! `starling roms`: downloads, imports and lists the ROMs of the Atari games.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::roms::fetch;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Take ROMs from this folder instead of downloading them; files are recognised by content
+    /// Import ROMs from this folder instead of downloading them; files are recognised by content
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
     /// Only list the ROMs that are installed
@@ -55,7 +55,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Downloads the ROMs if that of one of these games (all, where none is named) is missing.
+/// Downloads the ROMs if that of one of these games is missing (of any game, if none is named).
 pub(super) fn ensure_games(named: &[&'static Game]) -> anyhow::Result<()> {
     let all: Vec<&'static Game> = starling_atari::games::all().collect();
     let games = if named.is_empty() { &all } else { named };

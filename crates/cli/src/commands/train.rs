@@ -1,4 +1,4 @@
-//! `starling train`: a run from its beginning.
+//! `starling train`: starts a run.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,13 +19,13 @@ pub(super) struct Args {
     /// Name of the run
     #[arg(long, default_value = "run")]
     name: String,
-    /// Folder that runs are kept in
+    /// Folder in which runs are stored
     #[arg(long, default_value = "runs", value_name = "DIR")]
     runs: PathBuf,
     /// Stop with a checkpoint after this many steps; `resume` continues from there
     #[arg(long, value_name = "STEPS", value_parser = whole, allow_negative_numbers = true)]
     stop_after: Option<u64>,
-    /// No progress bar and no summary; only the folder of the run is printed
+    /// Print only the folder of the run: no progress bar and no summary
     #[arg(long, short)]
     quiet: bool,
     /// Print a time breakdown, and compare the speed with that of the environments and of the
@@ -44,7 +44,7 @@ pub(super) struct Wanted {
     /// envs` says]
     #[arg(long, value_parser = algo_names(), hide_possible_values = true)]
     algo: Option<String>,
-    /// Preset instead of the default one of environment and algorithm; `none` for none
+    /// Preset to use instead of the default for the environment and algorithm; `none` for no preset
     #[arg(long, value_parser = preset_names(), hide_possible_values = true)]
     preset: Option<String>,
     /// YAML file of settings, applied on top of the preset
@@ -98,9 +98,9 @@ impl Wanted {
     }
 }
 
-/// Any text is accepted here, so that a wrong name gets our own message with the nearest names;
-/// the known ones are offered for completion.
-fn env_ids() -> Offered {
+/// Any text is accepted here, so that the error for a wrong name suggests the nearest names; the
+/// known names are offered for completion.
+pub(super) fn env_ids() -> Offered {
     Offered(|| {
         crate::envs::registry::all()
             .iter()
@@ -120,7 +120,7 @@ pub(super) fn devices() -> Offered {
     Offered(|| vec!["auto", "cpu", "cuda:0"])
 }
 
-fn algo_names() -> Offered {
+pub(super) fn algo_names() -> Offered {
     Offered(|| {
         crate::algos::registry::all()
             .iter()
@@ -131,15 +131,12 @@ fn algo_names() -> Offered {
 
 /// Of every algorithm and family of environments: a completion script does not know which.
 fn setting_names() -> Offered {
-    static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
-        let keys = settings::names::assignable().into_iter();
-        keys.map(|key| key + "=").collect()
-    });
+    static NAMES: LazyLock<Vec<String>> = LazyLock::new(settings::names::assignments);
     Offered(|| NAMES.iter().map(String::as_str).collect())
 }
 
 #[derive(Clone)]
-pub(super) struct Offered(fn() -> Vec<&'static str>);
+pub(super) struct Offered(pub(super) fn() -> Vec<&'static str>);
 
 impl clap::builder::TypedValueParser for Offered {
     type Value = String;
@@ -188,7 +185,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Everything that libraries report goes to the run's own log file; panics as well.
+/// Everything that libraries report goes to the log file of the run, including panics.
 pub(super) fn write_log(folder: &RunFolder) -> anyhow::Result<()> {
     let file = folder.open_log()?;
     tracing_subscriber::fmt()
@@ -206,7 +203,7 @@ pub(super) fn write_log(folder: &RunFolder) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says that a run that failed can be continued, if it has a checkpoint.
+/// Says that a failed run can be continued, if it has a checkpoint.
 pub(super) fn suggest_resume(folder: &RunFolder) {
     let checkpoints = std::fs::read_dir(folder.checkpoints_path());
     let mut entries = checkpoints.into_iter().flatten().flatten();
@@ -239,7 +236,7 @@ pub(super) fn finish(outcome: &Outcome, folder: &Path, quiet: bool) -> ExitCode 
         Reason::Interrupted => "interrupted",
     };
     let mean = match (status.mean_return, status.counts_games) {
-        (Some(mean), true) => format!("mean score {mean:.1} over the last games (100 at most)"),
+        (Some(mean), true) => format!("mean score {mean:.1} over the last games (at most 100)"),
         (Some(mean), false) => {
             let last = status.episodes.min(100);
             format!("mean return {mean:.1} over the last {last} episodes")

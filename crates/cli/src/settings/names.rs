@@ -1,56 +1,71 @@
-//! Names of settings: which there are, and which one a misspelt or foreign name means.
+//! Names of settings, and suggestions for misspelt names and names from other libraries.
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use starling_algos::ConfigError;
-use starling_engine::{EngineError, RunConfig, Settings};
-use starling_envs::EnvOptions;
+use starling_engine::{EngineError, RunConfig};
+use starling_settings::Setting;
 
 use super::SettingsError;
+use super::explain::kinds;
 
 /// Dotted names of all settings of an environment and an algorithm, sections among them.
 pub(crate) fn all(env: &str, algo: &str) -> Vec<String> {
-    let config = RunConfig {
-        env_id: env.to_owned(),
-        env: EnvOptions::default(),
-        algo_name: algo.to_owned(),
-        algo: Value::Object(Map::new()),
-        settings: Settings::default(),
+    let env = starling_envs::registry::find(env);
+    let algo = starling_algos::registry::find(algo);
+    let (Ok(env), Ok(algo)) = (env, algo) else {
+        return Vec::new();
     };
-    let mut names = Vec::new();
-    collect("", &config.to_value(), &mut names);
-    names
+    let settings = RunConfig::settings_of(env, algo).into_iter();
+    settings.map(|setting| setting.key).collect()
 }
 
-/// Dotted names of the settings of all environments and algorithms, without sections.
-pub(crate) fn assignable() -> Vec<String> {
+/// The settings of all environments and algorithms.
+fn every_setting() -> Vec<Setting> {
+    let [mut settings, named] = RunConfig::names_of_parts();
+    let envs = kinds().into_iter();
+    settings.extend(envs.flat_map(|(_, env)| env.schema().settings("env")));
+    settings.extend(named);
     let algos = starling_algos::registry::all().into_iter();
-    let mut names: BTreeSet<String> = algos
-        .flat_map(|algo| all("CartPole-v1", algo.name))
-        .collect();
-    // One environment of each kind: the settings of a family are those of all its environments, or of
-    // some.
-    let mut kinds = BTreeSet::new();
-    let envs = starling_envs::registry::all().into_iter();
-    for env in envs.filter(|env| kinds.insert((env.family, (env.options)().to_string()))) {
-        names.extend(all(env.id, "ppo"));
-    }
-    // A schedule is given as a whole.
-    let is_section = |name: &str| {
-        let mut parts = names
-            .iter()
-            .filter_map(|other| other.strip_prefix(name)?.strip_prefix('.'));
-        parts.any(|part| !SCHEDULE.contains(&part))
-    };
-    let is_part = |name: &str| SCHEDULE.contains(&last(name));
-    let whole = names
-        .iter()
-        .filter(|name| !is_section(name) && !is_part(name));
-    whole.cloned().collect()
+    settings.extend(algos.flat_map(|algo| algo.schema().settings("algo")));
+    settings.extend(RunConfig::run_settings());
+    settings
 }
 
-const SCHEDULE: [&str; 3] = ["start", "end", "by"];
+/// Dotted names of the settings of all environments and algorithms, sections among them.
+pub(crate) fn every() -> Vec<String> {
+    let keys = every_setting().into_iter().map(|setting| setting.key);
+    let keys: BTreeSet<String> = keys.collect();
+    keys.into_iter().collect()
+}
+
+/// The same without sections, as the beginnings of `KEY=VALUE`; with the value where there are only
+/// some.
+pub(crate) fn assignments() -> Vec<String> {
+    let mut found = BTreeSet::new();
+    for setting in every_setting()
+        .iter()
+        .filter(|setting| !setting.is_section())
+    {
+        let values = setting.values();
+        if values.is_empty() {
+            found.insert(format!("{}=", setting.key));
+        }
+        found.extend(
+            values
+                .iter()
+                .map(|value| format!("{}={value}", setting.key)),
+        );
+    }
+    found.into_iter().collect()
+}
+
+/// What other libraries call a setting.
+pub(super) fn elsewhere(key: &str) -> Vec<&'static str> {
+    let names = ALIASES.iter().filter(|(_, setting)| *setting == key);
+    names.map(|(name, _)| *name).collect()
+}
 
 /// The settings that a name means: the same name in other case or with dashes, or else the same
 /// name in another section, or else what another library calls so.
@@ -108,7 +123,7 @@ fn whole_key(mut key: String, given: &Value) -> String {
 }
 
 /// Settings of any section whose last part is spelt like that of a key.
-fn similar(key: &str, known: &[String]) -> Vec<String> {
+pub(super) fn similar(key: &str, known: &[String]) -> Vec<String> {
     let key = plain(key);
     let similarity = |known: &String| strsim::jaro_winkler(last(&key), last(known));
     let mut similar: Vec<(f64, &String)> = known
@@ -127,17 +142,6 @@ fn plain(name: &str) -> String {
 
 fn last(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
-}
-
-fn collect(path: &str, tree: &Value, names: &mut Vec<String>) {
-    for (key, value) in tree.as_object().into_iter().flatten() {
-        let path = match path {
-            "" => key.clone(),
-            path => format!("{path}.{key}"),
-        };
-        collect(&path, value, names);
-        names.push(path);
-    }
 }
 
 /// What other libraries call our settings.

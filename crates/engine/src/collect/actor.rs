@@ -19,7 +19,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// An actor with environments of its own, all random streams following from `seed`.
+    /// An actor with new environments; all random streams derive from `seed`.
     pub fn new(
         spec: &EnvSpec,
         options: &EnvOptions,
@@ -140,8 +140,8 @@ impl Actor {
     }
 }
 
-/// Plays with a policy that shows its best, one step of all environments at a time: what
-/// evaluation does, and whoever wants to look on.
+/// Plays with a policy that does not explore, one step of all environments at a time, for
+/// evaluations and other observers.
 pub struct Player {
     actor: Actor,
     profile: Profile,

@@ -1,19 +1,20 @@
-//! Central acting: threads that only step environments, and one thread that chooses the actions
-//! of all of them in large batches.
+//! Central inference: threads that only step environments, and one thread that chooses all actions
+//! in large batches.
 //!
-//! The environments stand in two groups. While the threads step one, the actions of the other
-//! are chosen, so that neither side waits for the other as long as both take the same time.
-//! Each group is cut into more crews than there are threads, and a free thread takes the next
-//! waiting crew: where a new episode begins, a step takes many times longer.
+//! The environments are divided into two groups. While the threads step one group, actions are
+//! chosen for the other, so neither side waits if both take the same time. Each group is divided
+//! into more crews than there are threads, and a free thread takes the next waiting crew, because
+//! steps that begin a new episode take many times longer than others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, unbounded};
 
 use starling_algos::{Part, Policy};
 use starling_envs::Pulse;
+use starling_nets::Device;
 
 use super::crew::{CollectError, Crew};
 use super::local::{panic_message, pin_to_core};
@@ -22,14 +23,19 @@ use crate::EngineError;
 use crate::link::patience::SLICE;
 use crate::link::{Lease, LinkError, Pace, Parcel};
 
+/// How long a thread that has nothing to do looks for work before it sleeps, where a GPU acts: a
+/// sleeping thread takes longer to wake than a GPU to choose actions.
+const AWAKE: Duration = Duration::from_micros(500);
+
 /// Groups of environments that take turns.
 pub(crate) const GROUPS: usize = 2;
 
-/// Into how many crews a group of `envs` environments is cut.
+/// Into how many crews a group of `envs` environments is cut: a multiple of the threads, so that
+/// all of them end at the same time.
 pub(crate) fn crews(envs: usize, threads: usize) -> usize {
     const PER_THREAD: usize = 4;
-    const LEAST_ENVS: usize = 4;
-    (threads * PER_THREAD).min(envs / LEAST_ENVS).max(threads)
+    const LEAST_ENVS: usize = 2;
+    threads * (envs / threads / LEAST_ENVS).clamp(1, PER_THREAD)
 }
 
 /// Environments and the one policy that acts for all.
@@ -153,6 +159,7 @@ impl Central {
         results: &Receiver<Done>,
     ) -> Result<(), EngineError> {
         starling_nets::set_threads(self.torch_threads);
+        starling_nets::urgent_stream(station.device);
         let mut version = None;
         for turn in (0..self.groups.len()).cycle() {
             self.gather(turn, station, results)?;
@@ -196,7 +203,11 @@ impl Central {
     ) -> Result<(), EngineError> {
         let began = Instant::now();
         while self.groups[turn].crews.iter().any(Option::is_none) {
-            match results.recv_timeout(SLICE) {
+            let done = match soon(results, station) {
+                Some(done) => Ok(done),
+                None => results.recv_timeout(SLICE),
+            };
+            match done {
                 Ok(done) => self.groups[done.group].crews[done.number] = Some(done.crew?),
                 // The learner watches over the environments and ends the run if one is stuck.
                 Err(RecvTimeoutError::Timeout) if !station.link.is_closed() => {}
@@ -290,11 +301,30 @@ impl Group {
     }
 }
 
+/// What arrives while the thread stays awake.
+fn soon<T>(receiver: &Receiver<T>, station: &Station) -> Option<T> {
+    if station.device == Device::Cpu {
+        return None;
+    }
+    let began = Instant::now();
+    while began.elapsed() < AWAKE {
+        match receiver.try_recv() {
+            Err(TryRecvError::Empty) => std::thread::yield_now(),
+            arrived => return arrived.ok(),
+        }
+    }
+    None
+}
+
 /// What a thread that only steps environments does.
 fn step(station: &Station, thread: usize, todo: &Receiver<Job>, done: &Sender<Done>) {
     loop {
         let began = Instant::now();
-        let Ok(job) = todo.recv() else {
+        let job = match soon(todo, station) {
+            Some(job) => Ok(job),
+            None => todo.recv(),
+        };
+        let Ok(job) = job else {
             return;
         };
         station.profile.add("environments", "wait", began.elapsed());

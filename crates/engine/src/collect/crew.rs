@@ -1,4 +1,4 @@
-//! A crew: a batch of environments with everything that collecting needs but a policy.
+//! A crew: a batch of environments with everything that collection needs except a policy.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -38,7 +38,7 @@ impl ActorKit {
         })
     }
 
-    /// An actor with environments and a policy of its own.
+    /// An actor with new environments and a new policy.
     pub(crate) fn actor(&self, place: Place, seed: u64) -> Result<Actor, EngineError> {
         let config = &self.config;
         let mut actor = Actor::new(

@@ -26,7 +26,7 @@ pub(crate) struct LocalActors {
     /// Those who are not at work yet.
     workers: Vec<Worker>,
     threads: Vec<JoinHandle<()>>,
-    /// Keep every thread on a core of its own.
+    /// Pin every thread to a separate core.
     pin: bool,
     /// An actor that fails is followed by another one.
     replace_lost: bool,
@@ -43,7 +43,7 @@ type Make = Box<dyn Fn(&[Lease]) -> Result<Collector, EngineError> + Send>;
 
 /// What collects at a worker's places.
 pub(crate) enum Collector {
-    /// One place, with a policy of its own.
+    /// One place, with a separate policy.
     Actor(Box<Actor>),
     /// Several places, one policy for all.
     Central(Box<Central>),
@@ -141,7 +141,7 @@ impl LocalActors {
     }
 }
 
-/// Whoever drops it has closed the link.
+/// The link must be closed before this is dropped.
 impl Drop for LocalActors {
     fn drop(&mut self) {
         let start = Instant::now();
@@ -221,10 +221,8 @@ impl Shift {
             let Err(failure) = worked else {
                 return;
             };
-            for lease in &leases {
-                let who = self.worker.name.clone();
-                self.link.fail(failure.loss(lease, who));
-            }
+            let who = self.worker.name.clone();
+            self.link.fail(failure.loss(&leases, who));
             if !self.replace_lost || !self.wait_for_places(&leases) {
                 return;
             }

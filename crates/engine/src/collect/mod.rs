@@ -1,9 +1,9 @@
 //! The actors' side: environments and a policy that fill rollouts, and the threads they work on.
 //!
-//! | who collects | where |
+//! | what collects | where |
 //! |---|---|
 //! | one actor that takes turns with the learner | `serial.rs` |
-//! | one actor on a thread, or in a process of its own | `serve.rs` |
+//! | one actor on a thread, or in a separate process | `serve.rs` |
 //! | one thread that acts, and several that step | `central.rs` |
 //!
 //! Read first: [`Actor`] (`actor.rs`, the loop of acting and stepping, which [`Player`] uses too),

@@ -1,7 +1,7 @@
 //! One actor that takes turns with the learner.
 //!
-//! It works on a thread of its own, and the learner waits for it. So an environment that never
-//! returns can be noticed and named, and a signal to stop is heard meanwhile.
+//! It runs on a separate thread, and the learner waits for it. So a stuck environment can be
+//! detected and named, and the run can be stopped meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,19 +4,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use starling_nets::set_threads;
+use starling_nets::{Device, set_threads, urgent_stream};
 
 use super::{Actor, ActorKit, panic_message, rollout_steps};
 use crate::link::{ActorLink, Lease, LinkError, Loss, Pace, Parcel, Wanted, Weights};
 use crate::measure::Profile;
 use crate::{EngineError, RunConfig};
 
-/// Collects at a leased place until the run ends, with environments and a policy of its own. All
-/// that an actor in another process needs is the run's settings, a lease, and its side of a link.
+/// Collects at a leased place until the run ends, with new environments and a new policy. All that
+/// an actor in another process needs is the run's settings, a lease, and its side of a link.
 ///
 /// # Errors
-/// What went wrong; the learner was told through the link. After [`LinkError::LeaseEnded`] or
-/// [`LinkError::Lost`] the actor may ask for another lease and serve again.
+/// What went wrong; it was also reported to the learner through the link. After
+/// [`LinkError::LeaseEnded`] or [`LinkError::Lost`] the actor may ask for another lease and serve
+/// again.
 pub fn serve(
     config: &RunConfig,
     lease: &Lease,
@@ -28,7 +29,7 @@ pub fn serve(
     match guard(|| act(&station, lease, kit.actor(lease.place, lease.seed)?)) {
         Ok(()) => Ok(()),
         Err(failure) => {
-            link.fail(failure.loss(lease, who));
+            link.fail(failure.loss(std::slice::from_ref(lease), who));
             Err(failure.error)
         }
     }
@@ -40,6 +41,8 @@ pub(crate) struct Station {
     pub(crate) link: Arc<dyn ActorLink>,
     pub(crate) pace: Pace,
     pub(crate) patience: Duration,
+    /// Where the policy computes.
+    pub(crate) device: Device,
     /// Steps of all environments in one round.
     pub(crate) round_steps: u64,
     pub(crate) profile: Arc<Profile>,
@@ -57,6 +60,7 @@ impl Station {
             link,
             pace: config.pace(),
             patience: Duration::from_secs_f64(config.settings.stall_timeout_s),
+            device: kit.device,
             round_steps: steps as u64,
             profile,
         }
@@ -88,6 +92,7 @@ impl Station {
 /// Collects with one actor until the run ends.
 pub(super) fn act(station: &Station, lease: &Lease, mut actor: Actor) -> Result<(), EngineError> {
     set_threads(1);
+    urgent_stream(station.device);
     let profile = &station.profile;
     let mut spare = None;
     for number in 0.. {
@@ -118,9 +123,9 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    pub(super) fn loss(&self, lease: &Lease, who: String) -> Loss {
+    pub(super) fn loss(&self, leases: &[Lease], who: String) -> Loss {
         Loss {
-            lease: lease.id,
+            leases: leases.iter().map(|lease| lease.id).collect(),
             who,
             reason: self.reason.clone(),
             stalled: matches!(self.error, EngineError::Link(LinkError::TimedOut { .. })),

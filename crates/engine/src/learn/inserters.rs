@@ -1,4 +1,4 @@
-//! Experience goes into the replay: by the learner's thread, or by others while it learns.
+//! Inserting experience into the replay: on the learner's thread, or on others while it learns.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What is averaged and timed between two rows of metrics.
+//! Averages and times between two rows of metrics.
 
 use std::time::Duration;
 

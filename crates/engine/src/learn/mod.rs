@@ -1,7 +1,7 @@
-//! The learner's side: experience in, updates, weights out.
+//! The learner's side: from experience to updates and weights.
 //!
-//! [`Learning`] is a learner with what feeds it: rollouts as they come, or a replay
-//! (`replay.rs`), into which `inserters.rs` writes and whose updates `pipeline.rs` overlaps.
+//! [`Learning`] is a learner with its source of data: rollouts as they arrive, or a replay
+//! (`replay.rs`). `inserters.rs` inserts into the replay, and `pipeline.rs` overlaps its updates.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,7 +157,7 @@ impl Learning {
             if stop.load(Ordering::Relaxed)
                 && stopping.get_or_insert_with(Instant::now).elapsed() > LAST_UPDATES
             {
-                tracing::warn!("stopping in the middle of a round: some updates are still owed");
+                tracing::warn!("stopping in the middle of a round: some updates are still pending");
                 break;
             }
             self.start_update(progress)?;

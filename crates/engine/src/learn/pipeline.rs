@@ -1,5 +1,5 @@
-//! Updates in a pipeline: while the device computes one, the replay gets the priorities of the
-//! one before.
+//! Pipelined updates: while the device computes one update, the replay gets the priorities of the
+//! previous one.
 
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ impl Learning {
         }
     }
 
-    /// Brings the update that is under way to its end.
+    /// Finishes the update in progress.
     pub(crate) fn settle(&mut self, progress: Progress) -> Result<(), EngineError> {
         match self.finish(progress)? {
             Some((drawn, report)) => self.prioritize(drawn, &report),

@@ -1,4 +1,4 @@
-//! Where batches come from: the replay, its limiter, and the buffers that are filled from it.
+//! The source of batches: the replay, its rate limiter, and the buffers that are filled from it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -136,8 +136,8 @@ impl ReplayFeed {
         !self.replay.is_empty() && self.limiter.may_sample(self.needs.batch_steps())
     }
 
-    /// The next batch, once there may be one; `None` if there are no buffers for it. Whoever
-    /// takes it gives the buffers back to `spare`.
+    /// The next batch, once sampling is allowed; `None` if there are no buffers for it. The caller
+    /// returns the buffers to `spare`.
     pub(super) fn next(&mut self, beta: f64) -> Result<Option<Drawn>, EngineError> {
         if self.threads == 0 {
             let Some(mut drawn) = self.spare.pop() else {

@@ -1,4 +1,4 @@
-//! The learner with its feed, and an actor that collects for it.
+//! Tests of the learner with its replay, and an actor that collects for it.
 
 use serde_json::json;
 use starling_replay::{GroupedDraws, Prefetcher, TransitionBatch};

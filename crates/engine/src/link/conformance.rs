@@ -14,21 +14,8 @@ use starling_tree::{DType, Spec, Tree};
 use super::wire::{ParcelFormat, PublicationFormat};
 use super::{
     ActorLink, Control, Event, LearnerLink, Lease, LinkError, Loss, Parcel, Places, Publication,
-    Start, Wanted, Weights,
+    Start, Terms, Wanted, Weights,
 };
-
-/// What a link is made for.
-#[derive(Clone, Debug)]
-pub struct Terms {
-    /// The places of the run, none of them leased.
-    pub places: Arc<Places>,
-    /// What parcels look like.
-    pub parcels: ParcelFormat,
-    /// What publications look like.
-    pub publications: PublicationFormat,
-    /// Versions of the weights that can be had.
-    pub history: usize,
-}
 
 /// A link to be checked.
 pub struct Rig {
@@ -62,7 +49,7 @@ pub fn check(make: impl Fn(Terms) -> Rig) -> Result<(), Breach> {
             "parcels arrive whole and in the order of their actor",
             order,
         ),
-        ("what is not received is bounded", bounds),
+        ("what is not received is bounded, for each actor", bounds),
         ("weights are waited for by version", versions),
         ("control comes with the weights", control),
         ("actors are patient with a busy learner", patience),
@@ -154,11 +141,26 @@ fn bounds(rig: &mut Rig, _: &Arc<Places>) -> Result<(), String> {
         })?;
     }
     ensure(sent > 0, || "no parcel could be sent".into())?;
-    for number in 0..sent {
-        let received = receive_parcel(rig, PATIENT)?.number;
-        ensure(received == number, || {
-            format!("{received} arrived, not {number}")
+    let (other, other_link) = (rig.join)().ok_or("no place was leased")?;
+    let others = other_link.send(parcel(&other, 0, 0.0), SOON).map(drop);
+    ensure(others.is_ok(), || {
+        format!("one actor filled the queue of all: another's parcel gave {others:?}")
+    })?;
+    let (mut next, mut of_other) = (0, 0);
+    while (next, of_other) != (sent, 1) {
+        let parcel = match receive(rig, PATIENT)? {
+            Event::Parcel(parcel) => parcel,
+            Event::Joined { .. } => continue,
+            other => return Err(format!("instead of a parcel came {other:?}")),
+        };
+        let expected = match parcel.lease == other.id {
+            true => &mut of_other,
+            false => &mut next,
+        };
+        ensure(parcel.number == *expected, || {
+            format!("{} arrived, not {expected}", parcel.number)
         })?;
+        *expected += 1;
     }
     Ok(())
 }
@@ -236,7 +238,7 @@ fn losses(rig: &mut Rig, _: &Arc<Places>) -> Result<(), String> {
     let sent = link.send(parcel(&lease, 0, 0.0), PATIENT);
     sent.map_err(|error| error.to_string())?;
     let loss = Loss {
-        lease: lease.id,
+        leases: vec![lease.id],
         who: "actor 3".into(),
         reason: "no more coins".into(),
         stalled: true,

@@ -23,8 +23,6 @@ struct Link {
     places: Arc<Places>,
     shared: Mutex<Shared>,
     changed: Condvar,
-    /// Parcels that may wait for the learner.
-    capacity: usize,
     /// Versions of the weights that can be had.
     history: usize,
 }
@@ -34,8 +32,8 @@ struct Shared {
     /// The last versions, oldest first.
     published: VecDeque<Publication>,
     events: VecDeque<Event>,
-    /// Events that are parcels.
-    parcels: usize,
+    /// How many of the events are parcels, by place.
+    parcels: BTreeMap<usize, usize>,
     /// Used buffers by place: those of different places may differ in size.
     spares: BTreeMap<usize, Vec<Vec<Rollout>>>,
     busy: bool,
@@ -43,11 +41,9 @@ struct Shared {
 }
 
 impl InProcess {
-    /// A link that holds twice as many parcels as there are places, and the last `history` versions
-    /// of the weights.
+    /// A link that holds two parcels of each place, and the last `history` versions of the weights.
     pub fn new(places: Arc<Places>, history: usize) -> Self {
         Self(Arc::new(Link {
-            capacity: QUEUED_PER_PLACE * places.len().max(1),
             places,
             shared: Mutex::default(),
             changed: Condvar::new(),
@@ -71,7 +67,7 @@ impl InProcess {
     /// Parcels that wait for the learner.
     #[cfg(test)]
     pub(crate) fn queued(&self) -> usize {
-        self.lock().parcels
+        self.lock().parcels.values().sum()
     }
 
     /// Waits until `ready` gives something, the run closes, or patience ends.
@@ -128,11 +124,13 @@ impl ActorLink for InProcess {
             if !self.0.places.holds(lease) {
                 return Some(Err(LinkError::LeaseEnded(lease)));
             }
-            if shared.parcels >= self.0.capacity || shared.closed {
+            let queued = shared.parcels.entry(lease.place).or_default();
+            // Whoever is fast waits alone: the others have their own share of the queue.
+            if *queued >= QUEUED_PER_PLACE || shared.closed {
                 return None;
             }
+            *queued += 1;
             shared.events.extend(parcel.take().map(Event::Parcel));
-            shared.parcels += 1;
             self.0.changed.notify_all();
             Some(Ok(shared.spares.get_mut(&lease.place).and_then(Vec::pop)))
         })
@@ -167,8 +165,10 @@ impl LearnerLink for InProcess {
         let what = "experience from an actor";
         self.wait_for("the learner", what, patience, |shared| {
             let event = shared.events.pop_front()?;
-            if matches!(event, Event::Parcel(_)) {
-                shared.parcels -= 1;
+            if let Event::Parcel(parcel) = &event
+                && let Some(queued) = shared.parcels.get_mut(&parcel.lease.place)
+            {
+                *queued -= 1;
                 self.0.changed.notify_all();
             }
             Some(Ok(event))
@@ -178,7 +178,7 @@ impl LearnerLink for InProcess {
     fn recycle(&self, place: usize, rollouts: Vec<Rollout>) {
         let mut shared = self.lock();
         let spares = shared.spares.entry(place).or_default();
-        if spares.len() < self.0.capacity {
+        if spares.len() < QUEUED_PER_PLACE * self.0.places.len() {
             spares.push(rollouts);
         }
     }

@@ -40,6 +40,8 @@ pub(crate) struct Inbox {
     losses: Losses,
     /// Parcels that came before it was their turn, by place.
     early: Vec<VecDeque<Parcel>>,
+    /// Parcels of a round that is not complete, at a free pace.
+    arrived: Vec<Parcel>,
 }
 
 impl Inbox {
@@ -53,6 +55,7 @@ impl Inbox {
         Self {
             link,
             early: places.all().iter().map(|_| VecDeque::new()).collect(),
+            arrived: Vec::new(),
             places,
             pace,
             patience,
@@ -76,15 +79,20 @@ impl Inbox {
     }
 
     /// One parcel of every place in their order, or, at a free pace, any parcels, as many as there
-    /// are places. `None` when the run is told to stop before they are all here; at a free pace,
-    /// those that had arrived are dropped then.
+    /// are places. `None` when the run is told to stop before they are all here; those that had
+    /// arrived are kept.
     pub(crate) fn receive_all(
         &mut self,
         stop: &AtomicBool,
     ) -> Result<Option<Vec<Parcel>>, EngineError> {
         if self.pace == Pace::Free {
-            let parcels = (0..self.early.len()).map(|_| self.receive(stop));
-            return parcels.collect();
+            while self.arrived.len() < self.early.len() {
+                match self.receive(stop)? {
+                    Some(parcel) => self.arrived.push(parcel),
+                    None => return Ok(None),
+                }
+            }
+            return Ok(Some(std::mem::take(&mut self.arrived)));
         }
         while self.early.iter().any(VecDeque::is_empty) {
             let Some(parcel) = self.receive(stop)? else {
@@ -194,7 +202,7 @@ impl Inbox {
             }
             Verdict::Gap { expected } => {
                 self.lose(Loss {
-                    lease,
+                    leases: vec![lease],
                     who: format!("the actor of place {}", lease.place),
                     reason: format!("its parcel {number} came, but {expected} is missing"),
                     stalled: false,
@@ -204,17 +212,20 @@ impl Inbox {
         }
     }
 
-    /// Takes a lost actor's place from it. The run ends if no more actors may be lost.
+    /// Takes a lost actor's places from it. It counts once, however many it held. The run ends if no
+    /// more actors may be lost.
     fn lose(&mut self, loss: Loss) -> Result<(), EngineError> {
-        if !self.places.end(loss.lease) {
-            return Ok(());
-        }
         let Loss {
-            lease,
+            leases,
             who,
             reason,
             stalled,
         } = loss;
+        let ended = leases.iter().filter(|lease| self.places.end(**lease));
+        let freed: Vec<String> = ended.map(|lease| lease.place.to_string()).collect();
+        if freed.is_empty() {
+            return Ok(());
+        }
         if self.losses.count >= self.losses.allowed {
             let lost = LinkError::ActorLost { who, reason };
             return Err(match stalled {
@@ -225,9 +236,8 @@ impl Inbox {
         self.losses.count += 1;
         let (held, all) = (self.places.held(), self.places.len());
         tracing::warn!(
-            "{who} failed: {reason}; the run continues with {held} of {all} places, and place {} \
-             is free",
-            lease.place
+            "{who} failed: {reason}; the run continues with {held} of {all} places (free: {})",
+            freed.join(", ")
         );
         Ok(())
     }
@@ -260,6 +270,12 @@ impl Inbox {
 impl Drop for Inbox {
     fn drop(&mut self) {
         self.link.close();
+        let unused = self.early.iter().flatten().chain(&self.arrived);
+        let unused = unused.flat_map(|parcel| &parcel.rollouts);
+        let steps: usize = unused.map(|(_, part)| part.steps() * part.envs()).sum();
+        if steps > 0 {
+            tracing::info!("{steps} steps that actors had sent were not used when the run ended");
+        }
     }
 }
 
@@ -290,7 +306,7 @@ mod tests {
 
     fn lost(lease: &Lease) -> Loss {
         Loss {
-            lease: lease.id,
+            leases: vec![lease.id],
             who: "actor-1".into(),
             reason: "no more coins".into(),
             stalled: false,
@@ -302,19 +318,61 @@ mod tests {
     #[test]
     fn a_round_is_one_parcel_of_every_place() {
         let (mut inbox, link, leases) = inbox(Pace::Lag(1), 0);
-        let sent = [(1, 0), (1, 0), (0, 0), (1, 1)];
-        for (place, number) in sent {
-            link.send(parcel(&leases[place], number, 0.0), Duration::ZERO)
-                .unwrap();
-        }
+        let send = |all: &[(usize, u64)]| {
+            for &(place, number) in all {
+                link.send(parcel(&leases[place], number, 0.0), Duration::ZERO)
+                    .unwrap();
+            }
+        };
+        send(&[(1, 0), (1, 0), (0, 0)]);
         let round = inbox.receive_all(&NEVER).unwrap().unwrap();
         assert_eq!(numbers(&round), [(0, 0), (1, 0)]);
-        link.send(parcel(&leases[0], 1, 0.0), Duration::ZERO)
-            .unwrap();
+        send(&[(1, 1), (1, 2), (0, 1)]);
         let round = inbox.receive_all(&NEVER).unwrap().unwrap();
         assert_eq!(numbers(&round), [(0, 1), (1, 1)]);
+        send(&[(0, 2)]);
+        let round = inbox.receive_all(&NEVER).unwrap().unwrap();
+        assert_eq!(numbers(&round), [(0, 2), (1, 2)]);
         let error = inbox.receive_all(&NEVER).unwrap_err().to_string();
         assert!(error.contains("the learner waited"), "{error}");
+    }
+
+    /// A stop loses nothing that has arrived: whoever goes on has it.
+    #[test]
+    fn a_stop_keeps_what_has_arrived() {
+        for pace in [Pace::Free, Pace::Lag(0)] {
+            let (mut inbox, link, leases) = inbox(pace, 0);
+            inbox.patience = Duration::from_secs(60);
+            let send = |place: usize| {
+                let sent = link.send(parcel(&leases[place], 0, 0.0), Duration::ZERO);
+                sent.map(drop).unwrap();
+            };
+            send(1);
+            let stop = Arc::new(AtomicBool::new(false));
+            let signal = Arc::clone(&stop);
+            let thread = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(100));
+                signal.store(true, Ordering::Relaxed);
+            });
+            assert!(inbox.receive_all(&stop).unwrap().is_none());
+            thread.join().unwrap();
+            send(0);
+            let mut round = numbers(&inbox.receive_all(&NEVER).unwrap().unwrap());
+            round.sort();
+            assert_eq!(round, [(0, 0), (1, 0)]);
+        }
+    }
+
+    /// With `mode=central` one actor holds the places of all groups.
+    #[test]
+    fn an_actor_with_several_places_is_one_loss() {
+        let (mut inbox, link, leases) = inbox(Pace::Free, 1);
+        link.fail(Loss {
+            leases: leases.iter().map(|lease| lease.id).collect(),
+            ..lost(&leases[0])
+        });
+        assert!(inbox.receive_ready(false, &NEVER).unwrap().is_empty());
+        assert_eq!((inbox.places().held(), inbox.losses()), (0, 1));
     }
 
     #[test]

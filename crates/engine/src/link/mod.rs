@@ -12,8 +12,9 @@
 //! order.
 //!
 //! Read first: [`ActorLink`] and [`LearnerLink`] (the two sides), [`Places`] (who may send what).
-//! [`InProcess`] is the link within one process. Another one needs these two traits, [`wire`] for
-//! its bytes, and passes [`conformance::check`].
+//! [`InProcess`] is the link within one process. For a link to other processes [`remote`] has all but
+//! the way that messages take; one that is quite different needs the two traits, and [`wire`] for its
+//! bytes. Every link passes [`conformance::check`].
 //!
 //! What a link cannot carry is acting itself: `mode=central` over a network would send
 //! observations and actions, not parcels and weights.
@@ -23,6 +24,7 @@ mod in_process;
 mod inbox;
 pub(crate) mod patience;
 mod places;
+pub mod remote;
 pub mod wire;
 
 use std::sync::Arc;
@@ -37,6 +39,19 @@ pub use self::in_process::InProcess;
 pub(crate) use self::in_process::QUEUED_PER_PLACE;
 pub(crate) use self::inbox::{Inbox, Losses, Pace};
 pub use self::places::{Lease, LeaseId, Place, Places, Start, Verdict};
+
+/// What a link of a run is made for: see [`Training::terms`](crate::Training::terms).
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The places of the run.
+    pub places: Arc<Places>,
+    /// What parcels look like.
+    pub parcels: wire::ParcelFormat,
+    /// What publications look like.
+    pub publications: wire::PublicationFormat,
+    /// Versions of the weights that can be had.
+    pub history: usize,
+}
 
 /// One version of the weights that actors act with.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,8 +104,8 @@ pub enum Wanted {
 /// An actor cannot continue, or has not been heard from for too long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// The lease that it held.
-    pub lease: LeaseId,
+    /// The leases that it held: one, or those of all groups with `mode=central`.
+    pub leases: Vec<LeaseId>,
     /// Its name, such as that of its thread.
     pub who: String,
     /// What happened.

@@ -82,7 +82,7 @@ pub struct ParcelFormat {
 }
 
 /// What the publications of a run look like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicationFormat {
     /// Number of parameters.
     pub weights: usize,
@@ -179,18 +179,6 @@ pub fn write_publication(publication: &Publication, out: &mut Vec<u8>) {
 }
 
 impl PublicationFormat {
-    /// Of a run.
-    ///
-    /// # Errors
-    /// When the algorithm cannot be made.
-    pub fn of(config: &RunConfig) -> Result<Self, EngineError> {
-        let learner = config
-            .algorithm()?
-            .learner(config.settings.seed, starling_nets::Device::Cpu);
-        let weights = learner.weights().values().len();
-        Ok(Self { weights })
-    }
-
     /// The longest body of a frame.
     pub fn most_bytes(&self) -> u64 {
         16 + 4 * self.weights as u64

@@ -1,4 +1,4 @@
-//! What the two sides of a run could do alone on this machine.
+//! The speed of the environments alone, and of the learner alone, on this machine.
 
 use std::time::{Duration, Instant};
 

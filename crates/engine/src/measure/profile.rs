@@ -15,7 +15,7 @@ pub struct Profile {
 
 const SHARDS: usize = 32;
 
-/// On cache lines of its own.
+/// On separate cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard(Mutex<Spendings>);

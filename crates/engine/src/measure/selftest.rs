@@ -1,8 +1,8 @@
-//! Whether a device computes what the CPU computes.
+//! Whether a device computes the same results as the CPU.
 //!
-//! On a GPU, acting and updating are recorded after a few runs and then replayed. What is
-//! recorded must read its inputs where the next batch will be written. So a comparison takes more
-//! updates than the recording needs, each with another batch.
+//! On a GPU, acting and updating are recorded after a few runs and then replayed. A recording must
+//! read its inputs from the addresses that the next batch is written to. So a comparison makes more
+//! updates than the recording needs, each with a different batch.
 
 use starling_algos::{Algorithm, Batch, Experience, Learner, Progress, Report, Saved};
 use starling_envs::{Rng, Rollout, stream};
@@ -301,7 +301,7 @@ fn records_apart(a: &Rollout, b: &Rollout) -> f64 {
 }
 
 /// Keeps the larger difference; NaN is larger than any.
-fn worst(kept: &mut f64, difference: f64) {
+pub(super) fn worst(kept: &mut f64, difference: f64) {
     *kept = match difference.is_nan() {
         true => f64::INFINITY,
         false => kept.max(difference),

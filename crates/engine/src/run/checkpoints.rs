@@ -1,4 +1,4 @@
-//! When a run saves itself.
+//! When a run writes checkpoints.
 
 use std::time::Instant;
 

@@ -1,5 +1,6 @@
 //! Everything that defines a run.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use starling_algos::registry::{self, AlgoSpec};
@@ -7,6 +8,7 @@ use starling_algos::{Algorithm, ConfigError, Experience, Spaces, parse_config, r
 use starling_envs::{Env, EnvError, EnvOptions, EnvSpec};
 use starling_nets::DeviceChoice;
 use starling_replay::{RateLimiter, ReplayError};
+use starling_settings::{Form, Range, Schema, Setting, merge};
 
 use super::memory::{fits, rollouts_fit};
 use crate::EngineError;
@@ -36,56 +38,65 @@ pub struct RunConfig {
 }
 
 /// The settings of a run that belong to no environment and no algorithm.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Seed of all random streams.
     pub seed: u64,
     /// Steps of all environments together.
+    #[schemars(range(min = 1))]
     pub steps: u64,
-    /// `serial` (reproducible bit for bit), `threads` or `central`.
+    /// Who steps the environments.
     pub mode: Mode,
     /// Actors keep collecting while the learner learns, with slightly older weights (not with
     /// `serial`).
     pub asynchronous: bool,
     /// With `asynchronous`: act with the weights of exactly this many updates ago, so that what is
     /// learned does not depend on the speed of the machine; null for the latest weights.
+    #[schemars(range(min = 1, max = 16), extend("unit" = "updates"))]
     pub fixed_lag: Option<u64>,
     /// Environments of the run; 0 chooses by mode, cores and device.
+    #[schemars(range(max = 100_000))]
     pub envs: usize,
     /// Threads that step environments (not with `serial`); 0 for one per core.
     pub threads: usize,
     /// Pin each of those threads to its own core.
     pub pin_threads: bool,
-    /// `auto`, `cpu` or `cuda:N`.
+    /// Where networks are computed.
     pub device: DeviceChoice,
     /// On a GPU: round the inputs of float32 products to TensorFloat-32, which is several times
     /// faster.
     pub tf32: bool,
     /// Threads of one libtorch operation of the learner; 0 chooses by mode and cores.
+    #[schemars(range(max = 1024))]
     pub torch_threads: usize,
     /// With `asynchronous` and a replay: threads that insert steps into the replay, sample batches
     /// and send them to the device ahead of the learner; 0 leaves all of that to the learner.
+    #[schemars(range(max = 64))]
     pub prefetch_threads: usize,
     /// With `asynchronous` and a replay: updates between two publications of the weights.
+    #[schemars(range(min = 1))]
     pub publish_every_updates: u64,
     /// Each environment first takes a random number of random steps, up to this many, so that
     /// episodes do not end at the same time.
+    #[schemars(range(max = 100_000_000))]
     pub decorrelate_steps: u64,
     /// End the run when the mean return of the last 100 episodes (on Atari: the mean score of the
     /// last 100 games) reaches this.
+    #[schemars(extend("unbounded" = true))]
     pub stop_at_return: Option<f64>,
     /// Steps between two rows of metrics.
+    #[schemars(range(min = 1))]
     pub log_every_steps: u64,
-    /// What happens when an environment reports an error: `stop` ends the run with the reason,
-    /// `restart` cuts the episode off and restarts the environment. A panic is the loss of an actor.
+    /// What happens when an environment reports an error. A panic is the loss of an actor.
     pub on_env_error: OnEnvError,
     /// With `on_env_error: restart`: maximum number of restarts in the whole run.
+    #[schemars(extend("unit" = "restarts"))]
     pub max_env_restarts: u64,
-    /// What happens when an actor fails, such as by an environment that panics: `stop` ends the run
-    /// with the reason, `continue` starts another actor in its place (not with `serial`).
+    /// What happens when an actor fails, such as by an environment that panics.
     pub on_actor_loss: OnActorLoss,
     /// With `on_actor_loss: continue`: maximum number of actors lost in the whole run.
+    #[schemars(extend("unit" = "actors"))]
     pub max_actor_losses: u64,
     /// Evaluation on environments of its own.
     pub eval: EvalConfig,
@@ -94,14 +105,15 @@ pub struct Settings {
     /// Seconds that a single call of an environment may take, and that actors and learner wait for
     /// each other, before the run ends with an error. Time in which the whole process is paused
     /// does not count.
+    #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
     pub stall_timeout_s: f64,
 }
 
 /// Who steps the environments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// One actor and the learner take turns, in a fixed order.
+    /// One actor and the learner take turns, in a fixed order: reproducible bit for bit.
     #[default]
     Serial,
     /// Several threads, each with its own environments and its own copy of the policy.
@@ -112,49 +124,53 @@ pub enum Mode {
 }
 
 /// What happens when an environment reports an error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnEnvError {
     /// The run ends with the reason.
     #[default]
     Stop,
-    /// Its episode is cut off, and it is restarted.
+    /// The episode is cut off, and the environment is restarted.
     Restart,
 }
 
 /// What happens when an actor fails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnActorLoss {
     /// The run ends with the reason.
     #[default]
     Stop,
-    /// The run continues, and another actor takes its place.
+    /// Another actor takes its place (not with `mode: serial`).
     Continue,
 }
 
 /// When and how much to evaluate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvalConfig {
     /// Steps between two evaluations; 0 for none.
     pub every_steps: u64,
     /// Episodes per evaluation.
+    #[schemars(range(min = 1))]
     pub episodes: usize,
     /// Steps after which an episode of an evaluation is cut off: an agent may have found a way to
     /// play forever.
+    #[schemars(range(min = 1))]
     pub max_steps: u64,
 }
 
 /// When to save, and what to keep.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
     /// Steps between two checkpoints; 0 for none by steps.
     pub every_steps: u64,
     /// Minutes between two checkpoints; 0 for none by time. There is always one at the end.
+    #[schemars(range(min = 0.0))]
     pub every_minutes: f64,
     /// How many of the latest to keep.
+    #[schemars(range(min = 1), extend("unit" = "checkpoints"))]
     pub keep_last: usize,
     /// Steps between two checkpoints that are never removed; null for none.
     pub milestone_steps: Option<u64>,
@@ -266,12 +282,54 @@ impl RunConfig {
         let mut tree = Map::new();
         let env = self
             .env_spec()
-            .map_or(Value::Null, |spec| self.env.to_table(&(spec.options)()));
+            .map_or(Value::Null, |spec| self.env.to_table(&spec.schema()));
         tree.insert("env".into(), whole(("id", &self.env_id), env));
         tree.insert("algo".into(), whole(("name", &self.algo_name), algo));
         let settings = serde_json::to_value(&self.settings).unwrap_or_default();
         tree.extend(settings.as_object().cloned().unwrap_or_default());
         Value::Object(tree)
+    }
+
+    /// All settings of a run with this environment and algorithm. Sections stand before the
+    /// settings in them.
+    pub fn settings_of(env: &EnvSpec, algo: &AlgoSpec) -> Vec<Setting> {
+        let [mut all, named] = Self::names_of_parts();
+        all.extend(env.schema().settings("env"));
+        all.extend(named);
+        all.extend(algo.schema().settings("algo"));
+        all.extend(Self::run_settings());
+        all
+    }
+
+    /// The settings that belong to no environment and no algorithm.
+    pub fn run_settings() -> Vec<Setting> {
+        Schema::of::<Settings>().settings("")
+    }
+
+    /// The section of the environment and the setting that names it; the same of the algorithm.
+    pub fn names_of_parts() -> [Vec<Setting>; 2] {
+        let named = |key: &str, words: &str, form| Setting {
+            key: key.to_owned(),
+            words: words.to_owned(),
+            forms: vec![form],
+            nullable: false,
+            unit: None,
+            range: Range::default(),
+            default: Value::Null,
+        };
+        let env = "The environment; `starling list envs` shows all.";
+        let algo = "The algorithm; `starling list algos` shows all. If none is named, the \
+                    environment's family decides.";
+        [
+            vec![
+                named("env", "The environment and its settings.", Form::Section),
+                named("env.id", env, Form::Text),
+            ],
+            vec![
+                named("algo", "The algorithm and its settings.", Form::Section),
+                named("algo.name", algo, Form::Text),
+            ],
+        ]
     }
 
     /// The environment's line in the table.
@@ -292,20 +350,6 @@ impl RunConfig {
 
     fn check(&self) -> Result<(), EngineError> {
         let s = &self.settings;
-        let between = |key, value: u64, low: u64, high: u64| {
-            let allowed = format!("between {low} and {high}");
-            require((low..=high).contains(&value), key, value, &allowed)
-        };
-        between("envs", s.envs as u64, 1, 100_000)?;
-        between("torch_threads", s.torch_threads as u64, 0, 1024)?;
-        let patience = s.stall_timeout_s;
-        let good = patience > 0.0 && patience <= 1e6;
-        require(
-            good,
-            "stall_timeout_s",
-            patience,
-            "above 0 and at most 1000000",
-        )?;
         let env = self.env_spec()?.make(&self.env);
         let env = env.map_err(|error| match error {
             EnvError::Options(error) => error,
@@ -333,20 +377,12 @@ impl RunConfig {
             }
         }
         s.device.resolve()?;
-        require(s.steps >= 1, "steps", s.steps, "at least 1")?;
-
         let groups = if s.mode == Mode::Central { GROUPS } else { 1 };
         require(
             s.threads <= s.envs / groups,
             "threads",
             s.threads,
             "at most one per environment (envs; with mode=central, per two)",
-        )?;
-        require(
-            s.log_every_steps >= 1,
-            "log_every_steps",
-            s.log_every_steps,
-            "at least 1",
         )?;
         require(
             s.on_env_error == OnEnvError::Stop || s.max_env_restarts >= 1,
@@ -367,21 +403,6 @@ impl RunConfig {
             "stop with mode=serial, whose one actor takes turns with the learner; use \
              mode=threads or mode=central",
         )?;
-        let episodes = s.eval.episodes;
-        require(episodes >= 1, "eval.episodes", episodes, "at least 1")?;
-        let limit = s.eval.max_steps;
-        require(limit >= 1, "eval.max_steps", limit, "at least 1")?;
-        let minutes = s.checkpoint.every_minutes;
-        require(
-            minutes.is_finite() && minutes >= 0.0,
-            "checkpoint.every_minutes",
-            minutes,
-            "0 or more",
-        )?;
-        between("decorrelate_steps", s.decorrelate_steps, 0, 100_000_000)?;
-        let keep = s.checkpoint.keep_last;
-        require(keep >= 1, "checkpoint.keep_last", keep, "at least 1")?;
-
         let central = s.mode == Mode::Central;
         require(
             !central || s.envs >= 2,
@@ -391,24 +412,18 @@ impl RunConfig {
         )?;
         let lag = s.fixed_lag;
         require(
-            lag.is_none_or(|lag| s.asynchronous && (1..=16).contains(&lag)),
+            lag.is_none() || s.asynchronous,
             "fixed_lag",
             lag.unwrap_or(0),
-            "between 1 and 16, and only with asynchronous=true",
+            "null without asynchronous=true",
         )?;
         let free = s.asynchronous && s.fixed_lag.is_none();
         require(
-            s.prefetch_threads == 0 || free && s.prefetch_threads <= 64,
+            s.prefetch_threads == 0 || free,
             "prefetch_threads",
             s.prefetch_threads,
-            "at most 64, and only with asynchronous=true and without fixed_lag: what is \
-             prefetched depends on the speed of the machine",
-        )?;
-        require(
-            s.publish_every_updates >= 1,
-            "publish_every_updates",
-            s.publish_every_updates,
-            "at least 1",
+            "0 without asynchronous=true, and with fixed_lag: what is prefetched depends on the \
+             speed of the machine",
         )?;
         let serial = s.mode == Mode::Serial;
         require(
@@ -485,23 +500,6 @@ fn named_section(
             other => Err(missing(&other.unwrap_or(Value::Null))),
         },
         other => Err(missing(&other.unwrap_or(Value::Null))),
-    }
-}
-
-/// Lays one tree of settings over another: tables are merged, everything else is replaced.
-pub fn merge(under: &mut Value, over: &Value) {
-    match (under, over) {
-        (Value::Object(under), Value::Object(over)) => {
-            for (key, value) in over {
-                match under.get_mut(key) {
-                    Some(existing) => merge(existing, value),
-                    None => {
-                        under.insert(key.clone(), value.clone());
-                    }
-                }
-            }
-        }
-        (under, over) => *under = over.clone(),
     }
 }
 

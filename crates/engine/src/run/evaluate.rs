@@ -1,4 +1,4 @@
-//! How good a policy is: whole episodes on environments of their own, without exploration.
+//! Evaluation: whole episodes on separate environments, without exploration.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ pub struct Evaluation {
     pub returns: Vec<f64>,
     /// Steps of each episode.
     pub lengths: Vec<f64>,
-    /// For each of the steps that were asked for, the sum of rewards of each episode so far.
+    /// For each of the requested steps, the sum of rewards of each episode so far.
     pub returns_at: Vec<Vec<f64>>,
     /// Episodes that were cut off at `eval.max_steps`.
     pub cut_off: usize,

@@ -18,7 +18,8 @@ use self::tally::Tally;
 use crate::collect::{ActorKit, Station, attend};
 use crate::learn::{Feed, Learning};
 use crate::link::patience::Watchdog;
-use crate::link::{Control, LearnerLink, Pace, Places, Publication, Weights};
+use crate::link::wire::{ParcelFormat, PublicationFormat};
+use crate::link::{Control, LearnerLink, Pace, Places, Publication, Terms, Weights};
 use crate::measure::Profile;
 use crate::save::saver::{Saver, open_checkpoints};
 use crate::{EngineError, Outcome, Reason, RunConfig, Status, Watcher};
@@ -76,19 +77,30 @@ impl Training {
         )
     }
 
+    /// What a link to actors elsewhere is made for.
+    ///
+    /// # Errors
+    /// With `mode=serial`, whose one actor takes turns with the learner.
+    pub fn terms(&self) -> Result<Terms, EngineError> {
+        let places = self.places_to_lease()?;
+        Ok(Terms {
+            parcels: ParcelFormat::of(&self.config, &places)?,
+            publications: PublicationFormat {
+                weights: self.weights.values.values().len(),
+            },
+            history: self.config.history(),
+            places,
+        })
+    }
+
     /// The same run with actors elsewhere, and none in this process. They lease the run's
-    /// [`places`](Training::places); `link` is the learner's side of the way to them.
+    /// [`places`](Training::places); `link` is the learner's side of the way to them, made for the
+    /// run's [`terms`](Training::terms).
     ///
     /// # Errors
     /// With `mode=serial`, whose one actor takes turns with the learner.
     pub fn with_link(mut self, link: Box<dyn LearnerLink>) -> Result<Self, EngineError> {
-        let Some(places) = self.places() else {
-            return Err(EngineError::Config(ConfigError::Value {
-                key: "mode".into(),
-                value: "serial".into(),
-                allowed: "threads or central where actors are elsewhere".into(),
-            }));
-        };
+        let places = self.places_to_lease()?;
         self.collectors = Collectors::Linked(Linked {
             inbox: self.config.inbox(link, places, &self.tally),
             local: None,
@@ -102,6 +114,16 @@ impl Training {
             Collectors::Serial(_) => None,
             Collectors::Linked(linked) => Some(Arc::clone(linked.inbox.places())),
         }
+    }
+
+    fn places_to_lease(&self) -> Result<Arc<Places>, EngineError> {
+        self.places().ok_or_else(|| {
+            EngineError::Config(ConfigError::Value {
+                key: "mode".into(),
+                value: "serial".into(),
+                allowed: "threads or central where actors are elsewhere".into(),
+            })
+        })
     }
 
     /// The settings of the run, as actors elsewhere need them.
@@ -233,7 +255,7 @@ impl Training {
         }
     }
 
-    /// Collects once and learns from it, unless the run is told to stop before anything arrives.
+    /// Collects once and learns from it, unless the run is stopped before anything arrives.
     fn round(&mut self, stop: &AtomicBool) -> Result<(), EngineError> {
         let version = self.weights.version;
         let (before, pace) = (self.learning.times, self.config.pace());
@@ -324,7 +346,7 @@ impl Training {
         self.tell_actors();
     }
 
-    /// Tells actors which weights there are, and how far the run is.
+    /// Publishes weights to the actors, and the progress of the run.
     fn tell_actors(&self) {
         if let Collectors::Linked(linked) = &self.collectors {
             linked.inbox.publish(Publication {
@@ -336,7 +358,7 @@ impl Training {
         }
     }
 
-    /// Evaluates the weights. Returns false if the run was told to stop meanwhile.
+    /// Evaluates the weights. Returns false if the run was stopped meanwhile.
     fn evaluate(
         &mut self,
         stop: &AtomicBool,
@@ -367,8 +389,8 @@ impl Training {
         Ok(true)
     }
 
-    /// Plays the episodes of an evaluation on a thread of its own, so that a stuck environment is
-    /// noticed. `None` if the run was told to stop meanwhile.
+    /// Plays the episodes of an evaluation on a separate thread, so that a stuck environment is
+    /// detected. `None` if the run was stopped meanwhile.
     fn play_evaluation(&self, stop: &AtomicBool) -> Result<Option<Evaluation>, EngineError> {
         // The learner's own, which actors may not have yet: a checkpoint of the best weights holds
         // those that were judged.

@@ -1,4 +1,4 @@
-//! From settings to the parts of a run: the learner, and who steps the environments.
+//! From settings to the parts of a run: the learner, and the actors.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ pub(crate) struct Parts {
     pub(crate) actor: Option<Actor>,
     /// Whether the environments count the points of whole games.
     pub(crate) counts_games: bool,
-    /// Where the run stands.
+    /// The current step of the run.
     step: u64,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Linked {
 }
 
 impl Parts {
-    /// `step` is where the run stands.
+    /// `step` is the current step of the run.
     pub(crate) fn make(config: &RunConfig, step: u64) -> Result<Self, EngineError> {
         // Before the first weights are drawn: how sums are split among threads shows in their
         // last bits.
@@ -96,10 +96,10 @@ impl Parts {
     }
 }
 
-/// The milliseconds since 1970, but more than the epoch before: a clock may be wrong.
+/// The microseconds since 1970, but more than the epoch before: a clock may be wrong.
 fn epoch_after(before: Option<u64>) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |now| now.as_millis() as u64);
+    let now = now.map_or(0, |now| now.as_micros() as u64);
     before.map_or(now, |before| now.max(before + 1))
 }
 
@@ -134,7 +134,7 @@ impl RunConfig {
     }
 
     /// The environments of the run in the parts that actors lease.
-    fn places(&self, start: Start) -> Places {
+    pub(crate) fn places(&self, start: Start) -> Places {
         let parts = match self.settings.mode {
             Mode::Central => GROUPS,
             Mode::Serial | Mode::Threads => self.actor_threads(),
@@ -158,7 +158,7 @@ impl RunConfig {
     }
 
     /// How many versions of the weights actors may still ask for.
-    fn history(&self) -> usize {
+    pub(crate) fn history(&self) -> usize {
         match self.pace() {
             Pace::Free => 1,
             Pace::Lag(lag) => lag as usize + 2,
@@ -191,8 +191,17 @@ impl RunConfig {
     fn actor_threads(&self) -> usize {
         let settings = &self.settings;
         let threads = match settings.threads {
-            // Those that draw ahead need cores too.
-            0 => cores().saturating_sub(settings.prefetch_threads).max(1),
+            // Those that draw ahead need cores too, and so do an acting and a learning thread that
+            // wait for a GPU without sleeping.
+            0 => {
+                let on_gpu = matches!(
+                    settings.device.resolve(),
+                    Ok(starling_nets::Device::Cuda(_))
+                );
+                let waiting = usize::from(settings.mode == Mode::Central && on_gpu) * 2;
+                let others = settings.prefetch_threads + waiting;
+                cores().saturating_sub(others).max(cores().div_ceil(2))
+            }
             given => given,
         };
         let groups = match settings.mode {

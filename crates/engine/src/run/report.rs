@@ -1,4 +1,4 @@
-//! What goes into the tables: a row of metrics now and then, the settings once.
+//! What is written to the tables: rows of metrics, and the settings once.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Continuing a run: which checkpoint, and what the user should know of it.
+//! Resuming a run: which checkpoint is used, and what the user should know about it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -100,7 +100,7 @@ impl Training {
         Err(failure.unwrap_or(EngineError::Record(none)))
     }
 
-    /// A run from what a checkpoint brought back.
+    /// A run from a restored checkpoint.
     fn continued(
         config: RunConfig,
         folder: &RunFolder,

@@ -1,4 +1,4 @@
-//! What a run counts.
+//! The counters and statistics of a run.
 
 use serde::{Deserialize, Serialize};
 use starling_envs::Episode;

@@ -1,4 +1,4 @@
-//! What a run tells whoever looks on: how far it is, and how it ended.
+//! What a run reports to its observers: its progress, and how it ended.
 
 use std::path::Path;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub struct Status {
     pub elapsed: Duration,
 }
 
-/// Somebody who looks on, such as a progress bar. The engine itself never prints.
+/// An observer of a run, such as a progress bar. The engine itself never prints.
 pub trait Watcher {
     /// Called after every round of collecting and learning.
     fn round(&mut self, _status: &Status) {}
@@ -68,5 +68,5 @@ pub trait Watcher {
     fn checkpointed(&mut self, _status: &Status, _folder: &Path) {}
 }
 
-/// Nobody looks on.
+/// No observer.
 impl Watcher for () {}

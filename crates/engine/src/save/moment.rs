@@ -1,4 +1,4 @@
-//! What a checkpoint of a run holds, and how it is written and read.
+//! The contents of a checkpoint, and how they are written and read.
 //!
 //! | file | content |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | `replay-N.bin` | the replay in parts, compressed: those of earlier checkpoints, which are not written again, and the one with what came since |
 //! | `run.json` | counters, statistics, how far the files of metrics had got |
 //!
-//! [`Moment::take`] fixes all of it at once; [`Moment::write`] takes as long as it takes, beside
-//! training.
+//! [`Moment::take`] captures everything at one point in time; [`Moment::write`] writes it while
+//! training continues.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -60,13 +60,13 @@ pub(crate) struct Restored {
     pub(crate) exact: bool,
     /// What the next checkpoint need not write again.
     pub(crate) on_disk: Option<OnDisk>,
-    /// What of the replay could not be brought back.
+    /// What of the replay could not be restored.
     pub(crate) lost: Lost,
     /// The settings with which the checkpoint was written.
     pub(crate) settings: Value,
 }
 
-/// What of a replay could not be brought back.
+/// What of a replay could not be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
     Nothing,
@@ -165,8 +165,8 @@ impl Moment {
     }
 }
 
-/// Brings a learner and, in serial mode, an actor to the state of a checkpoint. Parts of the
-/// replay that are damaged are left out.
+/// Restores a learner and, in serial mode, an actor from a checkpoint. Parts of the replay that are
+/// damaged are left out.
 pub(crate) fn read(
     checkpoint: &mut Checkpoint,
     learning: &mut Learning,

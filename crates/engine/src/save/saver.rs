@@ -1,8 +1,8 @@
-//! Writes checkpoints beside training.
+//! Writes checkpoints while training continues.
 //!
-//! The moment that a checkpoint holds is fixed by the thread that learns. A thread of its own
-//! then writes the files, commits the checkpoint and removes those that need not be kept, while
-//! the run goes on. There is one at a time.
+//! The learner's thread captures the state of a checkpoint. A separate thread then writes the
+//! files, commits the checkpoint and removes those that need not be kept, while the run continues.
+//! One checkpoint is written at a time.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -67,7 +67,7 @@ pub(crate) struct Written {
 }
 
 impl Saver {
-    /// `on_disk` is what a checkpoint from which the run goes on has of the replay.
+    /// `on_disk` is the part of the replay in the checkpoint that the run continues from.
     pub(crate) fn new(checkpoints: Checkpoints, on_disk: Option<OnDisk>) -> Self {
         Self {
             work: Work::None(checkpoints),
@@ -94,7 +94,7 @@ impl Saver {
         self.given_up
     }
 
-    /// Begins to write. Whoever calls has seen to it that nothing else is being written.
+    /// Begins to write. The caller makes sure that nothing else is being written.
     pub(crate) fn begin(&mut self, order: Order) -> Result<(), EngineError> {
         let (step, status) = (order.status.env_steps, order.status.clone());
         let checkpoints = match std::mem::replace(&mut self.work, Work::Failed) {

@@ -1,5 +1,5 @@
-//! Every step of recorded runs of Gymnasium's preprocessing (`tests/record_atari.py`, which also
-//! says how the records are laid out).
+//! Compares every step with recorded runs of Gymnasium's preprocessing (`tests/record_atari.py`,
+//! which also says how the records are laid out).
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
-//! Shrinking a picture as OpenCV's `INTER_LINEAR` does, byte for byte: between the two nearest
-//! pixels in each direction, with weights of 11 bits. [`Aligned`] is PyTorch's way, which keeps
-//! the corners.
+//! Resizes a picture as OpenCV's `INTER_LINEAR` does, byte for byte: between the two nearest pixels
+//! in each direction, with weights of 11 bits. [`Aligned`] is PyTorch's way, which keeps the
+//! corners.
 
 /// The weights from one size of picture to another.
 #[derive(Debug)]

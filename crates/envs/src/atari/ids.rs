@@ -1,4 +1,4 @@
-//! The ids of the Atari games, made from the console's table.
+//! The ids of the Atari games, derived from the emulator's table.
 
 use std::sync::LazyLock;
 
@@ -72,7 +72,7 @@ fn spec(game: &'static Game, version: Version) -> EnvSpec {
         Version::V4 => format!("the Atari 2600 game {name}, with 2 to 4 frames per step"),
     };
     EnvSpec {
-        options: options::names,
+        options: options::schema,
         for_evaluation: options::for_evaluation,
         ..EnvSpec::new(id(game, version).leak(), "atari", summary.leak(), make)
     }

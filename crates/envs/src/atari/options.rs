@@ -1,18 +1,19 @@
-//! The settings of an Atari environment, and the presets of the field.
+//! The settings of an Atari environment, and the usual presets.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use starling_atari::games::Game;
-use starling_settings::{parse_over, table};
+use starling_settings::parse_over;
 
 use super::ids::Version;
-use crate::options::require_option;
-use crate::{ConfigError, EnvOptions};
+use crate::options::schema_of;
+use crate::{ConfigError, EnvOptions, Schema};
 
 /// The options of an Atari environment.
 ///
 /// Their defaults depend on the id and on `preset`: see [`AtariOptions::of`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AtariOptions {
     /// A set of settings, named after where it is used. Default: `gymnasium`.
@@ -22,18 +23,22 @@ pub struct AtariOptions {
     /// How the picture is resized to a square. Default: `area`.
     pub resize: Resize,
     /// Frames per observation. Default: 4.
+    #[schemars(range(min = 1, max = 64), extend("unit" = "frames"))]
     pub stack: usize,
     /// Frames per step; the picture is the maximum of the last two. Default: 4; for `Pong-v4` a
     /// random number from 2 to 4, and the picture is the last one.
+    #[schemars(range(min = 1, max = 1000), extend("unit" = "frames"))]
     pub frame_skip: Option<u32>,
     /// The probability that the last action is repeated instead of the chosen one. Default: 0.25 in
     /// `ALE/Pong-v5`, 0 in the `-v4` ids.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub sticky_action_prob: f64,
     /// Which actions can be chosen. Default: `minimal`.
     pub actions: ActionSet,
     /// What is done at the start of a game. Default: `noops`.
     pub start: Start,
     /// How often that is done at most. Default: 30.
+    #[schemars(range(max = 10_000), extend("unit" = "actions"))]
     pub noop_max: u32,
     /// What the older frames show at the start of an episode. Default: `repeated`.
     pub history: History,
@@ -49,8 +54,10 @@ pub struct AtariOptions {
     /// reward is the points gained instead of a large loss. Default: false.
     pub score_fixes: bool,
     /// Frames after which a game is truncated. Default: 108,000 (half an hour).
+    #[schemars(range(min = 1))]
     pub max_frames: u64,
     /// Frames without a reward after which a game is truncated. Default: never.
+    #[schemars(range(min = 1))]
     pub stuck_frames: Option<u64>,
     /// The game's mode. Default: its first.
     pub mode: Option<u16>,
@@ -59,7 +66,7 @@ pub struct AtariOptions {
 }
 
 /// A set of settings, named after where it is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AtariPreset {
     /// Gymnasium's `AtariPreprocessing` and `FrameStackObservation(4)`.
@@ -85,7 +92,7 @@ pub enum AtariPreset {
 }
 
 /// What an observation shows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Observation {
     /// The picture in grey, resized to 84×84: `[stack, 84, 84]`.
@@ -103,7 +110,7 @@ pub enum Observation {
 }
 
 /// How a picture is resized to 84×84.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Resize {
     /// The mean over the area of each new pixel, of the maximum of two frames (OpenCV's
@@ -119,7 +126,7 @@ pub enum Resize {
 }
 
 /// What is done at the start of a game.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
     /// 1 to `noop_max` no-ops of one frame each.
@@ -132,7 +139,7 @@ pub enum Start {
 }
 
 /// What the older frames of an observation show at the start of an episode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum History {
     /// The first frame, repeated.
@@ -143,7 +150,7 @@ pub enum History {
 }
 
 /// Which of the 18 actions can be chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ActionSet {
     /// The game's minimal set: those that have an effect in it.
@@ -156,7 +163,7 @@ pub enum ActionSet {
 }
 
 /// What the loss of a life does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LifeLoss {
     /// Nothing.
@@ -180,14 +187,12 @@ impl AtariOptions {
     /// # Errors
     /// When an option does not exist, has the wrong type or is out of range.
     pub fn of(game: &Game, version: Version, given: &EnvOptions) -> Result<Self, ConfigError> {
-        given.check(&names())?;
+        given.check(&schema_of(schema()))?;
         let given = given.family();
         let preset = Self::by_id(version).over(&given)?.preset;
         let mut options = Self::by_id(version);
         options.follow(preset, game);
-        let options = options.over(&given)?;
-        options.check_ranges()?;
-        Ok(options)
+        options.over(&given)
     }
 
     /// What the form of the id says.
@@ -260,27 +265,6 @@ impl AtariOptions {
         parse_over("env", given, self)
     }
 
-    fn check_ranges(&self) -> Result<(), ConfigError> {
-        let sticky = self.sticky_action_prob;
-        require_option(
-            (0.0..=1.0).contains(&sticky),
-            "sticky_action_prob",
-            sticky,
-            "between 0 and 1",
-        )?;
-        let stack = self.stack;
-        require_option((1..=64).contains(&stack), "stack", stack, "1 to 64")?;
-        if let Some(skip) = self.frame_skip {
-            require_option((1..=1000).contains(&skip), "frame_skip", skip, "1 to 1000")?;
-        }
-        let noops = self.noop_max;
-        require_option(noops <= 10_000, "noop_max", noops, "at most 10000")?;
-        let frames = self.max_frames;
-        require_option(frames >= 1, "max_frames", frames, "at least 1")?;
-        let idle = self.stuck_frames != Some(0);
-        require_option(idle, "stuck_frames", 0, "at least 1")
-    }
-
     /// Whether FIRE is followed by the third action, where it is pressed for the agent.
     pub(super) fn third_after_fire(&self) -> bool {
         self.preset != AtariPreset::Rela
@@ -292,13 +276,9 @@ impl AtariOptions {
     }
 }
 
-/// The names of all options. Their values are null: the defaults depend on id and preset.
-pub(super) fn names() -> Value {
-    let mut names = table(&AtariOptions::by_id(Version::V5));
-    if let Some(names) = names.as_object_mut() {
-        names.values_mut().for_each(|value| *value = Value::Null);
-    }
-    names
+/// All options. Their defaults are null: they depend on id and preset.
+pub(super) fn schema() -> Schema {
+    Schema::over(&AtariOptions::by_id(Version::V5)).without_defaults()
 }
 
 /// Whole games with unclipped rewards, where training may see single lives and clipped rewards.

@@ -1,4 +1,4 @@
-//! From the console's frames to what an observation shows of them.
+//! From the console's frames to observations.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};

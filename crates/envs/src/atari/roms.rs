@@ -1,7 +1,7 @@
 //! Where the games' ROMs are on this machine.
 //!
-//! This program contains no ROMs: `starling roms` puts them into the user's cache. Every file is
-//! checked against the md5 in the table of games before it is played.
+//! Starling contains no ROMs: `starling roms` downloads them into the user's cache. Every file is
+//! checked against the md5 in the table of games before it is used.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Options, errors and snapshots.
+//! Tests of options, errors and snapshots.
 
 use rand::RngExt as _;
 use starling_atari::games;
@@ -80,7 +80,10 @@ fn spaces_need_no_rom() {
 #[test]
 fn wrong_options_are_refused() {
     for (options, words) in [
-        (r#"{"stack": 0}"#, "env.stack is 0; allowed: 1 to 64"),
+        (
+            r#"{"stack": 0}"#,
+            "env.stack is 0; allowed: between 1 and 64",
+        ),
         (r#"{"frame_skip": 0}"#, "frame_skip is 0"),
         (r#"{"sticky_action_prob": -0.5}"#, "between 0 and 1"),
         (r#"{"max_frames": 0}"#, "max_frames is 0"),

@@ -1,4 +1,4 @@
-//! What goes wrong only in batches.
+//! Checks of batches of environments.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -38,11 +38,11 @@ pub fn check_batch(make: MakeBatch<'_>, seed: u64, steps: u64) -> Report {
         Ok(Ok(())) => {}
         Ok(Err(error)) => report.find(
             format!("a batch of {WIDTH} failed where batches of 1 do not: {error}"),
-            "it must be possible to make batches of any size",
+            "batches of any size must be possible",
         ),
         Err(panic) => report.find(
             format!("a batch of {WIDTH} panicked: {}", message_of(&*panic)),
-            "return an EnvError where the batch cannot continue",
+            "return an EnvError if the batch cannot continue",
         ),
     }
     report
@@ -53,7 +53,7 @@ fn compare(make: MakeBatch<'_>, seed: u64, report: &mut Report) -> Result<(), En
     if batch.len() != WIDTH {
         report.find(
             format!("a batch of {WIDTH} environments has {}", batch.len()),
-            "make as many as are asked for",
+            "create as many environments as requested",
         );
         return Ok(());
     }
@@ -72,9 +72,9 @@ fn compare(make: MakeBatch<'_>, seed: u64, report: &mut Report) -> Result<(), En
         if first.moment(&mut together) != second.moment(&mut apart) {
             report.find(
                 format!(
-                    "in a batch an environment does not do what it does alone, from step {t} on"
+                    "an environment behaves differently in a batch than alone, from step {t} on"
                 ),
-                "draw from the generator of that environment only, and write its own row",
+                "draw only from the generator of that environment, and write only its row",
             );
             return Ok(());
         }
@@ -97,7 +97,7 @@ fn compare(make: MakeBatch<'_>, seed: u64, report: &mut Report) -> Result<(), En
                 format!(
                     "snapshots restored into a new batch continue differently, from step {t} on"
                 ),
-                "save what decides what follows in the environment that is asked for",
+                "save all state of the requested environment that influences later steps",
             );
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! A checker for people who write their own environments.
+//! A checker for your own environments.
 //!
 //! Read first: [`check`] (what is checked), [`check_batch`] (the same for a batch), [`Report`] (what
 //! was found).
@@ -65,7 +65,7 @@ pub fn check(make: Make<'_>, seed: u64, steps: u64) -> Report {
     if let Err(panic) = outcome {
         check.report.find(
             format!("it panicked: {}", message_of(&*panic)),
-            "return an EnvError where the environment cannot continue",
+            "return an EnvError if the environment cannot continue",
         );
     }
     check.report
@@ -128,8 +128,8 @@ impl Check {
         let made = make();
         if let Err(error) = &made {
             self.report.find(
-                format!("it could not be made: {error}"),
-                "it must be possible to make any number of environments",
+                format!("it could not be created: {error}"),
+                "any number of environments must be possible",
             );
         }
         made.ok()
@@ -337,7 +337,7 @@ impl Check {
     /// What follows a snapshot must follow again once it is restored.
     fn snapshots(&mut self, env: &mut dyn Env, other: &mut dyn Env, stage: &mut Stage) {
         const REMEDY: &str =
-            "save everything that decides what follows, except the caller's generator";
+            "save all state that influences later steps, except the caller's generator";
         let mut rng = stream(self.seed, "check", 2);
         if stage.reset(env, &mut rng).is_err() {
             return;
@@ -351,7 +351,7 @@ impl Check {
         let first = stage.continue_for(env, &mut rng, COMPARED);
         if let Err(error) = env.restore(&snapshot) {
             self.report.find(
-                format!("restore() refuses what snapshot() gave: {error}"),
+                format!("restore() rejects what snapshot() returned: {error}"),
                 REMEDY,
             );
             return;

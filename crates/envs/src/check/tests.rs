@@ -1,4 +1,4 @@
-//! Good environments pass, and every fault is found.
+//! Tests that good environments pass and every fault is found.
 
 use super::*;
 use crate::{EnvError, EnvOptions, registry};

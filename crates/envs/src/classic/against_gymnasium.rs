@@ -1,7 +1,7 @@
-//! Every step of recorded episodes of Gymnasium (`tests/record_classic.py`).
+//! Compares every step with recorded episodes of Gymnasium (`tests/record_classic.py`).
 //!
-//! Everything is equal to the last bit of single precision with the sine and cosine of glibc. A
-//! mathematical library that rounds them otherwise may differ there.
+//! Everything is equal to the last bit of single precision with the sine and cosine of glibc.
+//! Results may differ with a mathematical library that rounds them differently.
 
 use serde::Deserialize;
 use starling_tree::{Array, Tree};

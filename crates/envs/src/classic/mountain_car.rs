@@ -1,4 +1,4 @@
-//! `MountainCar-v0`: a car too weak to climb the hill must gain speed by rocking.
+//! `MountainCar-v0`: a car that is too weak to climb the hill must build up speed by rocking.
 
 use crate::render::Picture;
 use crate::wrappers::{load, save};

@@ -1,4 +1,4 @@
-//! `MountainCarContinuous-v0`: the mountain car with a throttle, and a price on using it.
+//! `MountainCarContinuous-v0`: the mountain car with a throttle, whose use is penalised.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! `KeyDoor-v0`: fetch a key, open a door, reach the goal, and only the goal is rewarded.
+//! `KeyDoor-v0`: fetch a key, open a door and reach the goal; only the goal is rewarded.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Tasks whose reward is far away: an agent that explores at random hardly ever sees it.
+//! Hard-exploration tasks: random actions rarely find the reward.
 
 mod key_door;
 

@@ -1,5 +1,5 @@
-//! Every step of recorded games of the `minatar` package (`tests/record_minatar.py`, which also
-//! says how the records are laid out).
+//! Compares every step with recorded games of the `minatar` package (`tests/record_minatar.py`,
+//! which also says how the records are laid out).
 
 use std::collections::VecDeque;
 
@@ -51,7 +51,7 @@ fn space_invaders() {
 }
 
 fn compare<G: Game>(mut record: &[u8]) {
-    let mut env = MinAtar::<G>::new(true, MinAtarOptions::default()).unwrap();
+    let mut env = MinAtar::<G>::new(true, MinAtarOptions::default());
     let mut expected = vec![0; G::CHANNELS * SIZE * SIZE];
     let mut shown = expected.clone();
     let mut steps = 0;

@@ -6,7 +6,7 @@
 //! random draws.
 //!
 //! Observations are flags (`u8`, 0 or 1) of shape `[channels, 10, 10]`: channels first, as
-//! convolutions want them, where the package has them last; then row (from the top) and column.
+//! convolutions expect them (the package has them last), then row (from the top) and column.
 //!
 //! `MinAtar/Breakout-v1` has only the actions that matter in that game; `-v0` has all six.
 //!
@@ -28,13 +28,13 @@ pub use seaquest::Seaquest;
 pub use space_invaders::SpaceInvaders;
 
 use rand::RngExt as _;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::options::require_option;
 use crate::render::{Colour, Picture, cells};
 use crate::wrappers::{load, save};
-use crate::{Action, ConfigError, Env, EnvError, ObsMut, Rng, Space, Step};
+use crate::{Action, Env, EnvError, ObsMut, Rng, Space, Step};
 
 /// Cells along each side of the board.
 const SIZE: usize = 10;
@@ -43,10 +43,11 @@ const SIZE: usize = 10;
 const LAST: i8 = 9;
 
 /// The options of the games.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MinAtarOptions {
     /// The probability that the last action is repeated instead of the chosen one.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub sticky_action_prob: f64,
     /// Whether games get harder during an episode.
     pub difficulty_ramping: bool,
@@ -210,23 +211,13 @@ pub struct MinAtar<G> {
 
 impl<G: Game> MinAtar<G> {
     /// A game with the moves that matter in it, or with all six.
-    ///
-    /// # Errors
-    /// When `sticky_action_prob` is not a probability.
-    pub fn new(all_moves: bool, options: MinAtarOptions) -> Result<Self, ConfigError> {
-        let sticky = options.sticky_action_prob;
-        require_option(
-            (0.0..=1.0).contains(&sticky),
-            "sticky_action_prob",
-            sticky,
-            "between 0 and 1",
-        )?;
-        Ok(Self {
+    pub fn new(all_moves: bool, options: MinAtarOptions) -> Self {
+        Self {
             game: G::default(),
             last: Move::default(),
             moves: if all_moves { ALL_MOVES } else { G::MOVES },
             options,
-        })
+        }
     }
 
     /// Plays a move, or with some probability repeats the last one.

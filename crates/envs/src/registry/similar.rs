@@ -1,4 +1,4 @@
-//! What an unknown id may have meant.
+//! Suggestions for unknown ids.
 
 use super::all;
 

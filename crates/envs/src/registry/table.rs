@@ -1,9 +1,9 @@
-//! The entries of the table, except those of the Atari games, which come from the console's own.
+//! The entries of the table, except those of the Atari games, which are derived from the emulator's
+//! table.
 
 use super::EnvSpec;
 use crate::minatar::{self, MinAtar, MinAtarOptions};
-use crate::options::{self, EnvOptions};
-use crate::{Env, EnvError, classic, exploration, memory};
+use crate::{Env, EnvError, EnvOptions, Schema, classic, exploration, memory};
 
 pub(super) static ENVS: &[EnvSpec] = &[
     EnvSpec {
@@ -136,7 +136,7 @@ pub(super) static ENVS: &[EnvSpec] = &[
 
 const fn minatar(id: &'static str, summary: &'static str, build: super::MakeEnv) -> EnvSpec {
     EnvSpec {
-        options: options::defaults::<MinAtarOptions>,
+        options: Schema::of::<MinAtarOptions>,
         ..EnvSpec::new(id, "minatar", summary, build)
     }
 }
@@ -145,5 +145,5 @@ fn play<G: minatar::Game + 'static>(
     all_moves: bool,
     options: &EnvOptions,
 ) -> Result<Box<dyn Env>, EnvError> {
-    Ok(Box::new(MinAtar::<G>::new(all_moves, options.read()?)?))
+    Ok(Box::new(MinAtar::<G>::new(all_moves, options.read()?)))
 }

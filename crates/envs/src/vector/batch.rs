@@ -1,12 +1,12 @@
-//! Environments that code of their own steps together: a simulator that computes a batch at a time,
-//! the vector environment of another library.
+//! Environments that are stepped in one call: a simulator that computes a batch at a time, or the
+//! vector environment of another library.
 
 use starling_tree::{Array, View};
 
 use crate::render::Picture;
 use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step};
 
-/// Environments of one kind that are reset and stepped together.
+/// Environments of the same type that are reset and stepped together.
 ///
 /// It is [`Env`] for several environments at once, with the same semantics. A [`BatchVecEnv`](crate::BatchVecEnv) does
 /// the rest: it keeps last observations, adds up returns, limits the steps of an episode, clips and
@@ -14,17 +14,17 @@ use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step};
 ///
 /// What an implementation must do:
 ///
-/// - **Seeding.** Environment `b` draws from `rngs[b]` and from nothing else. A batch with
-///   generators of its own seeds that of environment `b` with a number from `rngs[b]` at each
-///   [`reset`](EnvBatch::reset), so that what it does depends neither on the size of the batch nor
+/// - **Seeding.** Environment `b` draws from `rngs[b]` and from nothing else. A batch with internal
+///   generators seeds that of environment `b` with a number from `rngs[b]` at each
+///   [`reset`](EnvBatch::reset), so that its behaviour depends neither on the size of the batch nor
 ///   on the other environments.
-/// - **Resets.** The caller asks for them. A batch that resets itself when an episode ends writes the
-///   *last* observation of the old episode in [`step`](EnvBatch::step), keeps the first one of the
-///   new episode, and hands it out when [`reset`](EnvBatch::reset) asks for that environment.
-///   A batch that resets itself with the next step, ignoring its action (EnvPool, Gymnasium's
-///   `NEXT_STEP`), must be told not to.
-/// - **Rows.** Arrays have one row per environment. Write every element of the rows that are asked
-///   for, and leave the others alone.
+/// - **Resets.** The caller requests them. A batch that resets itself when an episode ends writes
+///   the *last* observation of the old episode in [`step`](EnvBatch::step), keeps the first one of
+///   the new episode, and hands it out when [`reset`](EnvBatch::reset) asks for that environment. A
+///   batch that resets itself with the next step, ignoring its action (EnvPool, Gymnasium's
+///   `NEXT_STEP`), must be configured not to.
+/// - **Rows.** Arrays have one row per environment. Write every element of the requested rows, and
+///   do not change the others.
 /// - **Time.** A call cannot be interrupted. One that takes longer than `stall_timeout_s` ends the
 ///   run.
 ///
@@ -131,7 +131,7 @@ impl BatchOfOne {
         let count = batch.len();
         if count != 1 {
             return Err(EnvError::Failed(format!(
-                "a batch of one environment was asked for; it has {count}"
+                "a batch of one environment was requested; it has {count}"
             )));
         }
         let action = rows_of(&batch.action_space(), 1);

@@ -1,4 +1,4 @@
-//! A batch of environments as a vector.
+//! A vector of environments from one batch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

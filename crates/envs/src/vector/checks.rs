@@ -1,4 +1,4 @@
-//! What would harm a learner, in what an environment gave.
+//! Rejects outputs of environments that would corrupt learning.
 
 use starling_tree::{Array, DType, Tree};
 

@@ -1,11 +1,11 @@
-//! Whether the environments of a vector are moving, seen from another thread.
+//! Lets another thread see whether the environments of a vector make progress.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which environment a vector is working on, for whoever watches from another thread.
+/// Which environment a vector is stepping, for a watchdog on another thread.
 ///
-/// A call of an environment cannot be interrupted. But whoever waits for it can notice that it
-/// does not return, and name it.
+/// A call into an environment cannot be interrupted. But a watchdog can notice that it does not
+/// return, and name it.
 #[derive(Debug, Default)]
 pub struct Pulse {
     beats: AtomicU64,

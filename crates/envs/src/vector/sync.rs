@@ -1,4 +1,4 @@
-//! Environments of one kind that are stepped one after the other.
+//! Environments of the same type, stepped one after the other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

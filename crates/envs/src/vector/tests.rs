@@ -1,4 +1,4 @@
-//! What stepping writes, and what failures say.
+//! Tests of what stepping writes, and of failures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,6 @@
 //! `Ant`: run on four legs.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::{EnvError, Rng};
 
@@ -9,30 +10,36 @@ use crate::robot::{self, Noise, Robot, Task};
 use crate::{Range, Simulation};
 
 /// The options of `Ant-v5`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AntOptions {
     /// The model: one of Gymnasium's by its name, or the path of an MJCF file.
     pub xml_file: String,
     /// Simulation steps per step of the environment.
+    #[schemars(range(min = 1, max = 1000), extend("unit" = "simulation steps"))]
     pub frame_skip: usize,
     /// Weight of the forward velocity in the reward.
+    #[schemars(extend("unbounded" = true))]
     pub forward_reward_weight: f64,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub ctrl_cost_weight: f64,
     /// Weight of the squared contact forces, which are subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub contact_cost_weight: f64,
     /// Reward of a step that ends healthy.
+    #[schemars(extend("unbounded" = true))]
     pub healthy_reward: f64,
     /// The body whose velocity is rewarded, by number or by name.
     pub main_body: BodyOption,
     /// Whether the episode ends when the robot is not healthy.
     pub terminate_when_unhealthy: bool,
-    /// Where the height is while it is healthy, ends included.
+    /// Heights at which the robot is healthy: `[low, high]`, ends included; null means no limit.
     pub healthy_z_range: Range,
-    /// What contact forces are clipped to.
+    /// Range to which contact forces are clipped: `[low, high]`; null means no limit.
     pub contact_force_range: Range,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
     /// Whether the x and y positions are left out of the observation.
     pub exclude_current_positions_from_observation: bool,
@@ -61,7 +68,7 @@ impl Default for AntOptions {
 }
 
 /// A body of a model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum BodyOption {
     /// By its number; 0 is the world.
@@ -71,26 +78,30 @@ pub enum BodyOption {
 }
 
 /// The options of `Ant-v4`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AntV4Options {
     /// The model: one of Gymnasium's by its name, or the path of an MJCF file.
     pub xml_file: String,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub ctrl_cost_weight: f64,
     /// Whether contact forces are part of the observation and are subtracted from the reward.
     pub use_contact_forces: bool,
     /// Weight of the squared contact forces.
+    #[schemars(extend("unbounded" = true))]
     pub contact_cost_weight: f64,
     /// Reward of a step; without `terminate_when_unhealthy`, of one that ends healthy.
+    #[schemars(extend("unbounded" = true))]
     pub healthy_reward: f64,
     /// Whether the episode ends when the robot is not healthy.
     pub terminate_when_unhealthy: bool,
-    /// Where the height is while it is healthy, ends included.
+    /// Heights at which the robot is healthy: `[low, high]`, ends included; null means no limit.
     pub healthy_z_range: Range,
-    /// What contact forces are clipped to.
+    /// Range to which contact forces are clipped: `[low, high]`; null means no limit.
     pub contact_force_range: Range,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
     /// Whether the x and y positions are left out of the observation.
     pub exclude_current_positions_from_observation: bool,
@@ -151,7 +162,6 @@ pub(super) fn v4(options: AntV4Options) -> Result<Robot<Ant>, EnvError> {
 }
 
 fn make(options: AntOptions, charges_contacts: bool, is_v4: bool) -> Result<Robot<Ant>, EnvError> {
-    robot::check_noise(options.reset_noise_scale)?;
     options.healthy_z_range.check("healthy_z_range")?;
     options.contact_force_range.check("contact_force_range")?;
     Robot::new(&options.xml_file.clone(), options.frame_skip, |model| {

@@ -1,5 +1,6 @@
 //! `HalfCheetah`: run on two legs in a plane.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::{EnvError, Rng};
 
@@ -9,18 +10,22 @@ use crate::numpy::sum_of_squares_f32;
 use crate::robot::{self, Noise, Robot, Task};
 
 /// The options of `HalfCheetah-v5`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HalfCheetahOptions {
     /// The model: one of Gymnasium's by its name, or the path of an MJCF file.
     pub xml_file: String,
     /// Simulation steps per step of the environment.
+    #[schemars(range(min = 1, max = 1000), extend("unit" = "simulation steps"))]
     pub frame_skip: usize,
     /// Weight of the forward velocity in the reward.
+    #[schemars(extend("unbounded" = true))]
     pub forward_reward_weight: f64,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub ctrl_cost_weight: f64,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
     /// Whether the x position is left out of the observation.
     pub exclude_current_positions_from_observation: bool,
@@ -40,14 +45,17 @@ impl Default for HalfCheetahOptions {
 }
 
 /// The options of `HalfCheetah-v4`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HalfCheetahV4Options {
     /// Weight of the forward velocity in the reward.
+    #[schemars(extend("unbounded" = true))]
     pub forward_reward_weight: f64,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub ctrl_cost_weight: f64,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
     /// Whether the x position is left out of the observation.
     pub exclude_current_positions_from_observation: bool,
@@ -67,7 +75,6 @@ impl Default for HalfCheetahV4Options {
 pub(crate) struct HalfCheetah(HalfCheetahOptions);
 
 pub(super) fn v5(options: HalfCheetahOptions) -> Result<Robot<HalfCheetah>, EnvError> {
-    robot::check_noise(options.reset_noise_scale)?;
     Robot::new(&options.xml_file.clone(), options.frame_skip, |model| {
         robot::need(model, model.nq() > 1, "at least 2 positions")?;
         Ok(HalfCheetah(options))

@@ -1,5 +1,6 @@
 //! `Humanoid`: walk as a human does.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::{EnvError, Rng};
 
@@ -9,28 +10,34 @@ use crate::robot::{self, Noise, Robot, Task};
 use crate::{Model, Range, Simulation};
 
 /// The options of `Humanoid-v5`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HumanoidOptions {
     /// The model: one of Gymnasium's by its name, or the path of an MJCF file.
     pub xml_file: String,
     /// Simulation steps per step of the environment.
+    #[schemars(range(min = 1, max = 1000), extend("unit" = "simulation steps"))]
     pub frame_skip: usize,
     /// Weight of the forward velocity in the reward.
+    #[schemars(extend("unbounded" = true))]
     pub forward_reward_weight: f64,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub ctrl_cost_weight: f64,
     /// Weight of the squared contact forces, which are subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub contact_cost_weight: f64,
-    /// What the weighted contact forces are clipped to.
+    /// Range to which the weighted contact forces are clipped: `[low, high]`; null means no limit.
     pub contact_cost_range: Range,
     /// Reward of a step that ends healthy.
+    #[schemars(extend("unbounded" = true))]
     pub healthy_reward: f64,
     /// Whether the episode ends when the robot is not healthy.
     pub terminate_when_unhealthy: bool,
-    /// Where the height is while it is healthy.
+    /// Heights at which the robot is healthy: `[low, high]`, ends excluded; null means no limit.
     pub healthy_z_range: Range,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
     /// Whether the x and y positions are left out of the observation.
     pub exclude_current_positions_from_observation: bool,
@@ -67,20 +74,24 @@ impl Default for HumanoidOptions {
 }
 
 /// The options of `Humanoid-v4`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HumanoidV4Options {
     /// Weight of the forward velocity in the reward.
+    #[schemars(extend("unbounded" = true))]
     pub forward_reward_weight: f64,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub ctrl_cost_weight: f64,
     /// Reward of a step; without `terminate_when_unhealthy`, of one that ends healthy.
+    #[schemars(extend("unbounded" = true))]
     pub healthy_reward: f64,
     /// Whether the episode ends when the robot is not healthy.
     pub terminate_when_unhealthy: bool,
-    /// Where the height is while it is healthy.
+    /// Heights at which the robot is healthy: `[low, high]`, ends excluded; null means no limit.
     pub healthy_z_range: Range,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
     /// Whether the x and y positions are left out of the observation.
     pub exclude_current_positions_from_observation: bool,
@@ -202,7 +213,6 @@ pub(super) fn v4(options: HumanoidV4Options) -> Result<Robot<Humanoid>, EnvError
 }
 
 fn make(options: HumanoidOptions, parts: Parts, is_v4: bool) -> Result<Robot<Humanoid>, EnvError> {
-    robot::check_noise(options.reset_noise_scale)?;
     options.healthy_z_range.check("healthy_z_range")?;
     options.contact_cost_range.check("contact_cost_range")?;
     Robot::new(&options.xml_file.clone(), options.frame_skip, |model| {

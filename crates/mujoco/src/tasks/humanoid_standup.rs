@@ -1,5 +1,6 @@
 //! `HumanoidStandup`: stand up from lying on the back.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::{EnvError, Rng};
 
@@ -11,20 +12,24 @@ use crate::{Range, Simulation};
 
 /// The options of `HumanoidStandup-v5`. Gymnasium's `uph_cost_weight` is not among them: it has no
 /// effect there.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HumanoidStandupOptions {
     /// The model: one of Gymnasium's by its name, or the path of an MJCF file.
     pub xml_file: String,
     /// Simulation steps per step of the environment.
+    #[schemars(range(min = 1, max = 1000), extend("unit" = "simulation steps"))]
     pub frame_skip: usize,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub ctrl_cost_weight: f64,
     /// Weight of the squared contact forces, which are subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub impact_cost_weight: f64,
-    /// What the weighted contact forces are clipped to.
+    /// Range to which the weighted contact forces are clipped: `[low, high]`; null means no limit.
     pub impact_cost_range: Range,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
     /// Whether the x and y positions are left out of the observation.
     pub exclude_current_positions_from_observation: bool,
@@ -79,7 +84,6 @@ pub(super) fn v4(NoOptions {}: NoOptions) -> Result<Robot<HumanoidStandup>, EnvE
 }
 
 fn make(options: HumanoidStandupOptions, parts: Parts) -> Result<Robot<HumanoidStandup>, EnvError> {
-    robot::check_noise(options.reset_noise_scale)?;
     options.impact_cost_range.check("impact_cost_range")?;
     Robot::new(&options.xml_file.clone(), options.frame_skip, |model| {
         Parts::check(model)?;

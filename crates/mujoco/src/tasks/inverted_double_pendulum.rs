@@ -1,5 +1,6 @@
 //! `InvertedDoublePendulum`: balance two poles, one on the other, on a cart.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::{EnvError, Rng};
 
@@ -10,16 +11,19 @@ use crate::robot::{self, Noise, Robot, Task};
 use crate::{Range, Simulation};
 
 /// The options of `InvertedDoublePendulum-v5`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct InvertedDoublePendulumOptions {
     /// The model: one of Gymnasium's by its name, or the path of an MJCF file.
     pub xml_file: String,
     /// Simulation steps per step of the environment.
+    #[schemars(range(min = 1, max = 1000), extend("unit" = "simulation steps"))]
     pub frame_skip: usize,
     /// Reward of a step that does not end the episode.
+    #[schemars(extend("unbounded" = true))]
     pub healthy_reward: f64,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
 }
 
@@ -52,7 +56,6 @@ pub(super) fn v4(NoOptions {}: NoOptions) -> Made {
 }
 
 fn make(options: InvertedDoublePendulumOptions, is_v4: bool) -> Made {
-    robot::check_noise(options.reset_noise_scale)?;
     Robot::new(&options.xml_file.clone(), options.frame_skip, |model| {
         let good = model.nq() >= 1 && model.nv() >= 3 && model.nsite() >= 1;
         robot::need(model, good, "a position, 3 velocities and a site")?;

@@ -1,5 +1,6 @@
 //! `InvertedPendulum`: balance a pole on a cart.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::{EnvError, Rng};
 
@@ -9,14 +10,16 @@ use crate::drawing::{From, View};
 use crate::robot::{self, Noise, Robot, Task};
 
 /// The options of `InvertedPendulum-v5`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct InvertedPendulumOptions {
     /// The model: one of Gymnasium's by its name, or the path of an MJCF file.
     pub xml_file: String,
     /// Simulation steps per step of the environment.
+    #[schemars(range(min = 1, max = 1000), extend("unit" = "simulation steps"))]
     pub frame_skip: usize,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
 }
 
@@ -48,7 +51,6 @@ fn make(
     options: InvertedPendulumOptions,
     pays_the_fall: bool,
 ) -> Result<Robot<InvertedPendulum>, EnvError> {
-    robot::check_noise(options.reset_noise_scale)?;
     Robot::new(&options.xml_file, options.frame_skip, |model| {
         robot::need(model, model.nq() >= 2, "at least 2 positions")?;
         Ok(InvertedPendulum {

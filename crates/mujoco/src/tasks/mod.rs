@@ -29,9 +29,9 @@ pub use walkers::{HopperOptions, HopperV4Options, Walker2dOptions, Walker2dV4Opt
 
 use std::sync::Once;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use starling_envs::options::defaults;
-use starling_envs::{EnvSpec, registry};
+use starling_envs::{EnvSpec, Schema, registry};
 
 use crate::FAMILY;
 #[cfg(test)]
@@ -55,7 +55,7 @@ macro_rules! tasks {
             vec![$(EnvSpec {
                 max_episode_steps: Some($limit),
                 reward_threshold: $threshold,
-                options: defaults::<$options>,
+                options: Schema::of::<$options>,
                 ..EnvSpec::new($id, FAMILY, $summary, |_, options| {
                     Ok(Box::new($make(options.read::<$options>()?)?))
                 })
@@ -122,6 +122,6 @@ tasks! {
 }
 
 /// The options of a task that has none.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NoOptions {}

@@ -1,5 +1,6 @@
 //! `Pusher`: push an object to a target with an arm of seven joints.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::{EnvError, Rng};
 
@@ -9,18 +10,22 @@ use crate::numpy::{distance, sum_of_squares_f32};
 use crate::robot::{self, Noise, Robot, Task};
 
 /// The options of `Pusher-v5`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PusherOptions {
     /// The model: one of Gymnasium's by its name, or the path of an MJCF file.
     pub xml_file: String,
     /// Simulation steps per step of the environment.
+    #[schemars(range(min = 1, max = 1000), extend("unit" = "simulation steps"))]
     pub frame_skip: usize,
     /// Weight of the distance from arm to object, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub reward_near_weight: f64,
     /// Weight of the distance from object to target, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub reward_dist_weight: f64,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub reward_control_weight: f64,
 }
 

@@ -1,5 +1,6 @@
 //! `Reacher`: reach a target with an arm of two links.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::{EnvError, Rng};
 
@@ -10,16 +11,19 @@ use crate::numpy::{distance, sum_of_squares_f32};
 use crate::robot::{self, Noise, Robot, Task};
 
 /// The options of `Reacher-v5`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReacherOptions {
     /// The model: one of Gymnasium's by its name, or the path of an MJCF file.
     pub xml_file: String,
     /// Simulation steps per step of the environment.
+    #[schemars(range(min = 1, max = 1000), extend("unit" = "simulation steps"))]
     pub frame_skip: usize,
     /// Weight of the distance from fingertip to target, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub reward_dist_weight: f64,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub reward_control_weight: f64,
 }
 

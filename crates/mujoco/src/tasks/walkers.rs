@@ -1,5 +1,6 @@
 //! `Hopper` and `Walker2d`: move forward in a plane without falling.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::{EnvError, Rng};
 
@@ -9,28 +10,35 @@ use crate::robot::{self, Noise, Robot, Task};
 use crate::{Range, Simulation};
 
 /// The options of `Hopper-v5`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HopperOptions {
     /// The model: one of Gymnasium's by its name, or the path of an MJCF file.
     pub xml_file: String,
     /// Simulation steps per step of the environment.
+    #[schemars(range(min = 1, max = 1000), extend("unit" = "simulation steps"))]
     pub frame_skip: usize,
     /// Weight of the forward velocity in the reward.
+    #[schemars(extend("unbounded" = true))]
     pub forward_reward_weight: f64,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub ctrl_cost_weight: f64,
     /// Reward of a step that ends healthy.
+    #[schemars(extend("unbounded" = true))]
     pub healthy_reward: f64,
     /// Whether the episode ends when the robot is not healthy.
     pub terminate_when_unhealthy: bool,
-    /// Where positions and velocities, but for x and z, are while it is healthy.
+    /// Positions and velocities, except x and z, at which the robot is healthy: `[low, high]`, ends
+    /// excluded; null means no limit.
     pub healthy_state_range: Range,
-    /// Where the height is while it is healthy.
+    /// Heights at which the robot is healthy: `[low, high]`, ends excluded; null means no limit.
     pub healthy_z_range: Range,
-    /// Where the angle of the torso is while it is healthy.
+    /// Angles of the torso at which the robot is healthy: `[low, high]`, ends excluded; null means
+    /// no limit.
     pub healthy_angle_range: Range,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
     /// Whether the x position is left out of the observation.
     pub exclude_current_positions_from_observation: bool,
@@ -55,24 +63,30 @@ impl Default for HopperOptions {
 }
 
 /// The options of `Hopper-v4`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HopperV4Options {
     /// Weight of the forward velocity in the reward.
+    #[schemars(extend("unbounded" = true))]
     pub forward_reward_weight: f64,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub ctrl_cost_weight: f64,
     /// Reward of a step; without `terminate_when_unhealthy`, of one that ends healthy.
+    #[schemars(extend("unbounded" = true))]
     pub healthy_reward: f64,
     /// Whether the episode ends when the robot is not healthy.
     pub terminate_when_unhealthy: bool,
-    /// Where positions and velocities, but for x and z, are while it is healthy.
+    /// Positions and velocities, except x and z, at which the robot is healthy: `[low, high]`, ends
+    /// excluded; null means no limit.
     pub healthy_state_range: Range,
-    /// Where the height is while it is healthy.
+    /// Heights at which the robot is healthy: `[low, high]`, ends excluded; null means no limit.
     pub healthy_z_range: Range,
-    /// Where the angle of the torso is while it is healthy.
+    /// Angles of the torso at which the robot is healthy: `[low, high]`, ends excluded; null means
+    /// no limit.
     pub healthy_angle_range: Range,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
     /// Whether the x position is left out of the observation.
     pub exclude_current_positions_from_observation: bool,
@@ -97,26 +111,32 @@ impl Default for HopperV4Options {
 }
 
 /// The options of `Walker2d-v5`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Walker2dOptions {
     /// The model: one of Gymnasium's by its name, or the path of an MJCF file.
     pub xml_file: String,
     /// Simulation steps per step of the environment.
+    #[schemars(range(min = 1, max = 1000), extend("unit" = "simulation steps"))]
     pub frame_skip: usize,
     /// Weight of the forward velocity in the reward.
+    #[schemars(extend("unbounded" = true))]
     pub forward_reward_weight: f64,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub ctrl_cost_weight: f64,
     /// Reward of a step that ends healthy.
+    #[schemars(extend("unbounded" = true))]
     pub healthy_reward: f64,
     /// Whether the episode ends when the robot is not healthy.
     pub terminate_when_unhealthy: bool,
-    /// Where the height is while it is healthy.
+    /// Heights at which the robot is healthy: `[low, high]`, ends excluded; null means no limit.
     pub healthy_z_range: Range,
-    /// Where the angle of the torso is while it is healthy.
+    /// Angles of the torso at which the robot is healthy: `[low, high]`, ends excluded; null means
+    /// no limit.
     pub healthy_angle_range: Range,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
     /// Whether the x position is left out of the observation.
     pub exclude_current_positions_from_observation: bool,
@@ -140,22 +160,27 @@ impl Default for Walker2dOptions {
 }
 
 /// The options of `Walker2d-v4`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Walker2dV4Options {
     /// Weight of the forward velocity in the reward.
+    #[schemars(extend("unbounded" = true))]
     pub forward_reward_weight: f64,
     /// Weight of the squared action, which is subtracted from the reward.
+    #[schemars(extend("unbounded" = true))]
     pub ctrl_cost_weight: f64,
     /// Reward of a step; without `terminate_when_unhealthy`, of one that ends healthy.
+    #[schemars(extend("unbounded" = true))]
     pub healthy_reward: f64,
     /// Whether the episode ends when the robot is not healthy.
     pub terminate_when_unhealthy: bool,
-    /// Where the height is while it is healthy.
+    /// Heights at which the robot is healthy: `[low, high]`, ends excluded; null means no limit.
     pub healthy_z_range: Range,
-    /// Where the angle of the torso is while it is healthy.
+    /// Angles of the torso at which the robot is healthy: `[low, high]`, ends excluded; null means
+    /// no limit.
     pub healthy_angle_range: Range,
     /// Size of the noise in the initial positions and velocities.
+    #[schemars(range(min = 0.0))]
     pub reset_noise_scale: f64,
     /// Whether the x position is left out of the observation.
     pub exclude_current_positions_from_observation: bool,
@@ -246,7 +271,6 @@ fn walker2d(options: Walker2dOptions, pays_the_fall: bool) -> Result<Robot<Walke
 }
 
 fn walker(options: HopperOptions, pays_the_fall: bool) -> Result<Robot<Walker>, EnvError> {
-    robot::check_noise(options.reset_noise_scale)?;
     options.healthy_state_range.check("healthy_state_range")?;
     options.healthy_z_range.check("healthy_z_range")?;
     options.healthy_angle_range.check("healthy_angle_range")?;

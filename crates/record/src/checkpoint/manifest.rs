@@ -1,4 +1,4 @@
-//! What a checkpoint consists of, and whether it is still as it was written.
+//! The manifest of a checkpoint: its files, and whether they are unchanged.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -140,8 +140,8 @@ pub(super) fn is_plain(name: &str) -> bool {
     plain && ![MANIFEST, TIMES].contains(&name)
 }
 
-/// Files whose checksums are known to be right, as long as the system says that nobody wrote to
-/// them since.
+/// Files whose checksums were verified, as long as the file system reports that they did not change
+/// since.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sound(HashMap<Identity, String>);
 

@@ -1,4 +1,4 @@
-//! Checkpoints that are there: finding one, checking its files, reading them.
+//! Existing checkpoints: finding one, checking its files, reading them.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Where an axis has its marks, and how they are written.
+//! The ticks of an axis and their labels.
 
 /// The range of an axis and the marks on it.
 #[derive(Clone, Debug, PartialEq)]

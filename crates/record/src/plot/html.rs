@@ -1,4 +1,4 @@
-//! The chart as a page that works offline: uPlot, the data and a small script in one file.
+//! The chart as an HTML page that works offline: uPlot, the data and a small script in one file.
 
 use serde_json::json;
 

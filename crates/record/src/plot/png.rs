@@ -1,4 +1,4 @@
-//! The chart as a picture.
+//! The chart as a PNG.
 
 use tiny_skia::{
     Color, FillRule, LineCap, LineJoin, Paint, Path, PathBuilder, Pixmap, Rect, Stroke, StrokeDash,
@@ -246,7 +246,7 @@ impl Canvas {
 
     #[expect(
         clippy::too_many_arguments,
-        reason = "each says one thing about the text"
+        reason = "each is a different property of the text"
     )]
     fn write_turned(
         &mut self,

@@ -1,4 +1,4 @@
-//! What becomes of registers and flags.
+//! Effects of instructions on registers and flags.
 
 use super::super::layout::Layout;
 use super::super::{ALWAYS, BREAK, CARRY, DECIMAL, INTERRUPT, OVERFLOW, ZERO};

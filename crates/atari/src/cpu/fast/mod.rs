@@ -1,12 +1,12 @@
-//! The loop that runs nearly all instructions: those that touch nothing but the cartridge's plain
-//! stretches, the console's memory and ports, and registers of the TIA that are only logged.
+//! The loop that runs nearly all instructions: those that access only the cartridge's ordinary
+//! memory, the console's memory and ports, and registers of the TIA that are only logged.
 //!
-//! It works on a decoded cartridge and calls nothing, so that the processor's registers stay in
-//! the host's. Before an instruction that needs more it stops, and [`super::general`] runs that
-//! one with the whole bus.
+//! It works on a decoded cartridge and calls no functions, so that the emulated registers stay in
+//! the host's registers. It stops before an instruction that needs more, and [`super::general`]
+//! runs that one with the whole bus.
 //!
 //! [`Fast`] is what the loop works on, `step` what each instruction does, `access` how it reaches
-//! memory and chips, `arithmetic` what becomes of registers and flags.
+//! memory and chips, `arithmetic` the effects on registers and flags.
 
 mod access;
 mod arithmetic;

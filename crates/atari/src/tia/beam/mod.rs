@@ -1,9 +1,9 @@
-//! The beam: the TIA's picture registers, its five movable objects, and the pixels they make.
+//! The beam: the TIA's picture registers, its five movable objects, and their pixels.
 //!
-//! [`Beam::write`] (in `registers`) replays one register write. A line is six sets of pixels, one per object;
-//! overlaps of sets are collisions, and their order of priority gives colours. An object that
-//! changes while the beam is inside a line is cut there: what it has shown so far is kept, and the
-//! line is looked at as a whole when the beam has left it.
+//! [`Beam::write`] (in `registers`) replays one register write. A line is six sets of pixels, one
+//! per object; overlaps of sets are collisions, and their order of priority gives colours. An
+//! object that changes while the beam is within a line is split there: what was shown so far is
+//! kept, and the line is processed as a whole when the beam has left it.
 
 mod registers;
 mod screen;

@@ -1,4 +1,4 @@
-//! Does every algorithm learn a task on the device?
+//! Checks that every algorithm learns a task on the device.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -83,7 +83,7 @@ struct Learned {
     seconds: f64,
 }
 
-/// Trains in a process of its own: a device that fails takes only that one with it.
+/// Trains in a separate process, so that a failing device ends only that process.
 fn train(program: &OsStr, algo: &str, task: &Task, device: &str) -> anyhow::Result<Learned> {
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let began = Instant::now();

@@ -1,4 +1,5 @@
-//! `starling selftest`: does a device compute what the CPU computes, and do algorithms learn there?
+//! `starling selftest`: does a device compute the same results as the CPU, in every mode, and do
+//! algorithms learn on it?
 
 mod learning;
 
@@ -8,7 +9,7 @@ use std::sync::Mutex;
 use anyhow::{Context as _, bail};
 use starling_nets::{Device, DeviceChoice};
 
-use crate::engine::{Comparison, RunConfig, compare_devices};
+use crate::engine::{RunConfig, compare_collected, compare_devices};
 use crate::settings::{Request, resolve};
 
 use super::Usage;
@@ -19,26 +20,35 @@ const UPDATES: usize = 10;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The device to test: cuda:0, or cpu to test only that every algorithm runs
+    /// The device to test, such as cuda:0; with cpu, only the program itself is tested
     #[arg(long, value_name = "DEVICE", default_value = "cuda:0")]
     device: DeviceChoice,
 
-    /// Only algorithms whose names contain this
+    /// Test only algorithms whose names contain this text
     #[arg(long, value_name = "NAME")]
     algo: Option<String>,
 
-    /// Only one half: `compare` with the CPU, or `learn` a task
-    #[arg(long, value_name = "HALF")]
-    only: Option<Half>,
+    /// Run only one part: `compare` results with the CPU, `collect` with the actors of every mode, or
+    /// `learn` a task
+    #[arg(long, value_name = "PART")]
+    only: Option<Check>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Half {
+enum Check {
     Compare,
+    Collect,
     Learn,
 }
 
+/// Steps of every environment in which collecting is compared.
+const ROWS: usize = 40;
+
+/// Modes whose actors have threads of their own. Serial actors are part of the first comparison.
+const MODES: [&str; 2] = ["threads", "central"];
+
 /// One comparison: an algorithm, an environment, settings.
+#[derive(Clone, Copy)]
 struct Case {
     algo: &'static str,
     env: &'static str,
@@ -60,11 +70,16 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         say!("comparing the CPU with itself: this tests the program, not a GPU");
     }
     let mut failed = Vec::new();
-    if args.only != Some(Half::Learn) {
+    let wanted = |check| args.only.is_none_or(|only| only == check);
+    if wanted(Check::Compare) {
         let differ = compare_all(&part, device)?;
         failed.extend(differ.into_iter().map(|case| format!("{case} differs")));
     }
-    if args.only != Some(Half::Compare) {
+    if wanted(Check::Collect) {
+        let differ = collect_all(&part, device)?;
+        failed.extend(differ.into_iter().map(|case| format!("{case} differs")));
+    }
+    if wanted(Check::Learn) {
         let device = args.device.to_string();
         let missed = learning::check(&algos, &device)?;
         failed.extend(
@@ -98,7 +113,9 @@ fn compare_all(part: &str, device: Device) -> anyhow::Result<Vec<String>> {
     }
     at_once(&cases, 2, |case| {
         let task = task_name(case);
-        let compared = compare(case, device).with_context(|| format!("{} on {task}", case.algo))?;
+        let compared = config(case, &[]);
+        let compared = compared.and_then(|config| Ok(compare_devices(&config, device, UPDATES)?));
+        let compared = compared.with_context(|| format!("{} on {task}", case.algo))?;
         let verdict = if compared.agrees() { "" } else { "  DIFFERS" };
         say!(
             "{:<16} {:<35} {:>8.5} {:>8.5} {:>8.5} {:>8.5} {:>8.5}{verdict}",
@@ -118,6 +135,59 @@ fn compare_all(part: &str, device: Device) -> anyhow::Result<Vec<String>> {
     let failed = failed.into_inner().unwrap_or_default();
     let (count, agree) = (cases.len(), cases.len() - failed.len());
     say!("{agree} of {count} agree after {UPDATES} updates each");
+    Ok(failed)
+}
+
+/// Lets the actors of every mode with threads collect on the CPU and on the device. Returns the cases
+/// that differ.
+fn collect_all(part: &str, device: Device) -> anyhow::Result<Vec<String>> {
+    say!(
+        "\n{:<16} {:<35} {:<8} {:>8} {:>8} {:>8} {:>12} {:>8}",
+        "algorithm",
+        "task",
+        "mode",
+        "steps",
+        "actions",
+        "records",
+        "observations",
+        "resident"
+    );
+    let cases = cases().filter(|case| case.algo.contains(part));
+    let cases = cases.flat_map(|case| MODES.map(|mode| (case, mode)));
+    let cases: Vec<(Case, &str)> = cases.collect();
+    let failed = Mutex::new(Vec::new());
+    at_once(&cases, 2, |(case, mode)| {
+        let task = task_name(case);
+        let (name, setting) = (
+            format!("{} on {task}, {mode}", case.algo),
+            format!("mode={mode}"),
+        );
+        let found = config(
+            case,
+            &[&setting, "threads=2", "envs=8", "asynchronous=false"],
+        );
+        let found = found.and_then(|config| Ok(compare_collected(&config, device, ROWS)?));
+        let found = found.with_context(|| name.clone())?;
+        let verdict = if found.agrees() { "" } else { "  DIFFERS" };
+        say!(
+            "{:<16} {:<35} {:<8} {:>8} {:>8.5} {:>8.5} {:>12} {:>8}{verdict}",
+            case.algo,
+            task,
+            mode,
+            found.steps,
+            found.actions,
+            found.records,
+            found.observations + found.resident_wrong,
+            found.resident
+        );
+        if let (false, Ok(mut failed)) = (found.agrees(), failed.lock()) {
+            failed.push(name);
+        }
+        Ok(())
+    })?;
+    let failed = failed.into_inner().unwrap_or_default();
+    let (count, agree) = (cases.len(), cases.len() - failed.len());
+    say!("{agree} of {count} collect the same");
     Ok(failed)
 }
 
@@ -201,13 +271,14 @@ fn task_name(case: &Case) -> String {
     std::iter::once(case.env.to_owned()).chain(names).collect()
 }
 
-fn compare(case: &Case, device: Device) -> anyhow::Result<Comparison> {
+/// The settings of a comparison, with some `more`.
+fn config(case: &Case, more: &[&str]) -> anyhow::Result<RunConfig> {
     let mut request = Request::new(case.env);
     request.algo = Some(case.algo.to_owned());
     request.preset = Some("none".to_owned());
     super::roms::ensure(case.env)?;
     let common = ["envs=8", "device=cpu", "torch_threads=1"];
-    let all = common.iter().chain(case.settings);
+    let all = common.iter().chain(case.settings).chain(more);
     request.overrides = all.map(|pair| (*pair).to_owned()).collect();
     let defaults = crate::algos::registry::find(case.algo)?.defaults();
     if defaults.get("capacity_steps").is_some() {
@@ -215,11 +286,10 @@ fn compare(case: &Case, device: Device) -> anyhow::Result<Comparison> {
         request.overrides.push(small);
     }
     // Random actions would be the same on every device.
-    for epsilon in ["epsilon_start", "epsilon_end"] {
-        if defaults.get(epsilon).is_some() {
-            request.overrides.push(format!("algo.{epsilon}=0"));
+    for random in ["epsilon_start", "epsilon_end", "random_steps"] {
+        if defaults.get(random).is_some() {
+            request.overrides.push(format!("algo.{random}=0"));
         }
     }
-    let config: RunConfig = resolve(&request)?;
-    Ok(compare_devices(&config, device, UPDATES)?)
+    Ok(resolve(&request)?)
 }

@@ -3,9 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
-mod link;
-
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,32 +12,49 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use starling_engine::link::conformance::{self, Rig};
-use starling_engine::link::wire::{ParcelFormat, PublicationFormat};
-use starling_engine::link::{ActorLink, LinkError};
-use starling_engine::{EngineError, RunConfig, Status, Training, Watcher, merge_settings, serve};
+use starling_engine::link::remote::{Gateway, Remote, Stream};
+use starling_engine::link::{ActorLink, LinkError, Terms};
+use starling_engine::{EngineError, RunConfig, Status, Training, Watcher, serve};
 use starling_record::{RunFolder, Table, checkpoint};
-
-use self::link::{Gateway, Remote, join};
+use starling_settings::merge;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 #[test]
 fn a_link_over_tcp_conforms() {
     conformance::check(|terms| {
-        let format = terms.publications;
-        let gateway = Gateway::listen(terms.places, terms.parcels, Value::Null, terms.history);
-        let gateway = gateway.unwrap();
-        let address = gateway.address();
+        let (gateway, address) = listen(terms, Value::Null);
         Rig {
             learner: Box::new(gateway),
             join: Box::new(move || {
-                let (lease, _, remote) = join(address, |_| format).unwrap()?;
-                let link: Arc<dyn ActorLink> = Arc::new(remote);
-                Some((lease, link))
+                let welcome = Remote::join(Stream(dial(address))).unwrap()?;
+                let link: Arc<dyn ActorLink> = Arc::new(welcome.link);
+                Some((welcome.lease, link))
             }),
         }
     })
     .unwrap();
+}
+
+/// A gateway at a free port of this machine.
+fn listen(terms: Terms, config: Value) -> (Gateway, SocketAddr) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let gateway = Gateway::new(terms, config);
+    gateway.attend_all(move || {
+        let (stream, _) = listener.accept()?;
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    });
+    (gateway, address)
+}
+
+fn dial(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
 }
 
 fn config(settings: Value) -> RunConfig {
@@ -53,7 +68,7 @@ fn config(settings: Value) -> RunConfig {
         "torch_threads": 1,
         "log_every_steps": 1_000,
     });
-    merge_settings(&mut tree, &settings);
+    merge(&mut tree, &settings);
     RunConfig::from_value(&tree).unwrap()
 }
 
@@ -80,31 +95,25 @@ fn train_locally(config: RunConfig) -> (Vec<u8>, Table) {
 }
 
 /// A learner without actors, and where actors can join it.
-fn listen(training: Training) -> (Training, SocketAddr) {
-    let places = training.places().unwrap();
-    let format = ParcelFormat::of(training.config(), &places).unwrap();
+fn open(training: Training) -> (Training, SocketAddr) {
     let config = training.config().to_value();
-    let gateway = Gateway::listen(places, format, config, 4).unwrap();
-    let address = gateway.address();
+    let (gateway, address) = listen(training.terms().unwrap(), config);
     (training.with_link(Box::new(gateway)).unwrap(), address)
 }
 
 type Actor = JoinHandle<Result<(), EngineError>>;
 
 /// What a process of its own would do that knows nothing but an address; `None` if no place is
-/// free. Also returns its side of the link, whose connection can be broken.
-fn connect(address: SocketAddr) -> Option<(Actor, Arc<Remote>)> {
-    let format = |config: &Value| {
-        let config = RunConfig::from_value(config).unwrap();
-        PublicationFormat::of(&config).unwrap()
-    };
-    let (lease, config, remote) = join(address, format).unwrap()?;
-    let config = RunConfig::from_value(&config).unwrap();
-    let remote = Arc::new(remote);
-    let link: Arc<dyn ActorLink> = Arc::clone(&remote) as _;
+/// free. Also returns its connection, which can be broken.
+fn connect(address: SocketAddr) -> Option<(Actor, TcpStream)> {
+    let stream = dial(address);
+    let line = stream.try_clone().unwrap();
+    let welcome = Remote::join(Stream(stream)).unwrap()?;
+    let config = RunConfig::from_value(&welcome.config).unwrap();
+    let link = Arc::new(welcome.link);
     Some((
-        std::thread::spawn(move || serve(&config, &lease, link)),
-        remote,
+        std::thread::spawn(move || serve(&config, &welcome.lease, link)),
+        line,
     ))
 }
 
@@ -112,7 +121,7 @@ fn connect(address: SocketAddr) -> Option<(Actor, Arc<Remote>)> {
 fn train_remotely(config: RunConfig) -> (Vec<u8>, Table) {
     let root = tempfile::tempdir().unwrap();
     let folder = folder(root.path(), &config);
-    let (training, address) = listen(Training::start(config, &folder).unwrap());
+    let (training, address) = open(Training::start(config, &folder).unwrap());
     let actors = [connect(address).unwrap(), connect(address).unwrap()];
     assert!(connect(address).is_none(), "there are two places");
     training.run(&NEVER, None, &mut ()).unwrap();
@@ -190,7 +199,7 @@ fn actors_come_and_go() {
         }));
         let root = tempfile::tempdir().unwrap();
         let folder = folder(root.path(), &given);
-        let (training, address) = listen(Training::start(given, &folder).unwrap());
+        let (training, address) = open(Training::start(given, &folder).unwrap());
         let (stays, _) = connect(address).unwrap();
         let (goes, line) = connect(address).unwrap();
         let steps = Arc::new(AtomicU64::new(0));
@@ -199,7 +208,7 @@ fn actors_come_and_go() {
             while seen.load(Ordering::Relaxed) < 3_000 {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            line.hang_up();
+            line.shutdown(Shutdown::Both).unwrap();
             let lost = goes.join().unwrap().unwrap_err();
             assert!(
                 matches!(lost, EngineError::Link(LinkError::Lost(_))),
@@ -229,12 +238,12 @@ fn the_loss_of_an_actor_elsewhere_ends_the_run() {
     let given = config(json!({"algo": {"name": "ppo"}, "steps": 1_000_000}));
     let root = tempfile::tempdir().unwrap();
     let folder = folder(root.path(), &given);
-    let (training, address) = listen(Training::start(given, &folder).unwrap());
+    let (training, address) = open(Training::start(given, &folder).unwrap());
     let (stays, _) = connect(address).unwrap();
     let (goes, line) = connect(address).unwrap();
     let relief = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
-        line.hang_up();
+        line.shutdown(Shutdown::Both).unwrap();
     });
     let error = training.run(&NEVER, None, &mut ()).unwrap_err().to_string();
     assert!(error.contains("the connection ended"), "{error}");

@@ -1,33 +1,31 @@
 //! A user's own network, defined in Python and read from a TorchScript file.
 //!
-//! The file holds a module whose `forward` takes its parameters as arguments: first every
-//! parameter in the order of `named_parameters()`, then the arrays of an observation. So it is
-//! a description without weights like every other network here, computes with any
-//! [`Params`], and gradients flow into them. `examples/torchscript/export.py` writes such a
-//! file from any module. The values in the file are the first weights.
+//! The file holds a module whose `forward` takes its parameters as arguments: first every parameter
+//! in the order of `named_parameters()`, then the arrays of an observation. So it is a description
+//! without weights like every other network here: it computes with any [`Params`], and gradients
+//! flow into them. `examples/torchscript/export.py` writes such a file from any module. The values
+//! in the file are the initial weights.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use starling_envs::Space;
 use starling_tree::Tree;
 use tch::{CModule, Device, Kind, Tensor};
 
 use crate::convert::kind_of;
-use crate::{Layout, ParamId, Params, ShapeMismatch};
+use crate::{FeatureExtractor, Layout, ParamId, Params, ShapeMismatch};
 
 /// A network from a file: observations in, features out.
-#[derive(Clone, Debug)]
-pub(crate) struct Script {
-    module: Arc<CModule>,
+#[derive(Debug)]
+pub(super) struct Script {
+    module: CModule,
     params: Vec<ParamId>,
-    /// Size of the features.
-    pub(crate) features: usize,
+    features: usize,
 }
 
 impl Script {
     /// Reads the file and asks for its parameters.
-    pub(crate) fn load(
+    pub(super) fn load(
         layout: &mut Layout,
         name: &str,
         path: &Path,
@@ -80,14 +78,19 @@ impl Script {
             }
         };
         Ok(Self {
-            module: Arc::new(module),
+            module,
             params,
             features,
         })
     }
+}
 
-    /// Features `[N, features]` of observations `[N, ..]`.
-    pub(crate) fn forward(&self, params: &Params, obs: &Tree<Tensor>) -> Tensor {
+impl FeatureExtractor for Script {
+    fn features(&self) -> usize {
+        self.features
+    }
+
+    fn forward(&self, params: &Params, obs: &Tree<Tensor>) -> Tensor {
         let weights = self.params.iter().map(|&id| params.get(id));
         let leaves = obs.leaves();
         let arrays = leaves.iter().map(|(_, tensor)| *tensor);
