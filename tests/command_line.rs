@@ -107,7 +107,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "CartPole-v1", "algo.net.hidden=[0]"],
-            "algo.net.hidden is 0",
+            "algo.net.hidden[0] is 0",
         ),
         (
             &["train", "CartPole-v1", "algo.optimizer.beta2=2"],
@@ -995,7 +995,7 @@ fn the_tables_are_listed_and_settings_are_shown() {
     let explained = run(folder.path(), &["config", "explain", "lr", "CartPole-v1"]);
     let explained = stdout(&explained);
     assert!(
-        explained.starts_with("algo.learning_rate\n") && explained.contains("preset classic/ppo"),
+        explained.starts_with("algo.learning_rate\n") && explained.contains("classic/ppo"),
         "{explained}"
     );
     let schema = stdout(&run(folder.path(), &["config", "explain", "--json"]));
