@@ -31,10 +31,9 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 320, 56, 16, 32, 44
 
 PONG = [
     "PongNoFrameskip-v4", "--steps", "8000000", "stop_at_return=18",
-    "asynchronous=false", "fixed_lag=null",
 ]
 BREAKOUT = [
-    "BreakoutNoFrameskip-v4", "--steps", "16000000", "asynchronous=false", "fixed_lag=null",
+    "BreakoutNoFrameskip-v4", "--steps", "16000000",
     "algo.ratio_clip=0.1", "algo.learning_rate={start: 0.0007, end: 0.0}",
 ]
 APEX = [

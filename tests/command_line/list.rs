@@ -30,7 +30,7 @@ fn the_tables_are_listed_and_settings_are_shown() {
     let explained = run(folder.path(), &["config", "explain", "lr", "CartPole-v1"]);
     let explained = stdout(&explained);
     assert!(
-        explained.starts_with("algo.learning_rate\n") && explained.contains("preset classic/ppo"),
+        explained.starts_with("algo.learning_rate\n") && explained.contains("classic/ppo"),
         "{explained}"
     );
     let schema = stdout(&run(folder.path(), &["config", "explain", "--json"]));

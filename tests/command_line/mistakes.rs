@@ -74,7 +74,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "CartPole-v1", "algo.net.hidden=[0]"],
-            "algo.net.hidden is 0",
+            "algo.net.hidden[0] is 0",
         ),
         (
             &["train", "CartPole-v1", "algo.optimizer.beta2=2"],

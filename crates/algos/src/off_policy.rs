@@ -17,8 +17,8 @@ pub struct ReplaySettings {
     /// Steps of each environment per rollout; learning happens between rollouts.
     #[schemars(range(min = 1))]
     pub rollout_steps: usize,
-    /// Transitions per update.
-    #[schemars(range(min = 1), extend("unit" = "transitions"))]
+    /// Transitions per update; with R2D2 and NGU, sequences.
+    #[schemars(range(min = 1))]
     pub batch_size: usize,
     /// Steps collected before learning starts.
     pub learning_starts_steps: u64,

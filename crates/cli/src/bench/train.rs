@@ -51,6 +51,11 @@ const ON_GPU: &[Case] = &[
         algo: "ppo",
         overrides: &[],
     },
+    Case {
+        name: "PPO, 4 epochs, lag 1",
+        algo: "ppo",
+        overrides: &["asynchronous=true", "fixed_lag=1"],
+    },
 ];
 
 /// Without: 8 environments, as the peers are measured.
