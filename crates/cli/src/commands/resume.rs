@@ -9,7 +9,7 @@ use crate::{Reason, Training};
 use super::numbers::whole;
 use super::progress::Progress;
 use super::train::{devices, finish, suggest_resume, write_log};
-use super::{bf16, signals};
+use super::{bf16, listen, signals};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -24,6 +24,8 @@ pub(super) struct Args {
     /// No progress bar and no summary; only the folder of the run is printed
     #[arg(long, short)]
     quiet: bool,
+    #[command(flatten)]
+    listen: listen::Args,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -42,7 +44,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         tracing::warn!("{note}");
         progress.warn(&note);
     }
+    let (training, gateway) = args
+        .listen
+        .open(training, &folder, |line| progress.say(line))?;
     let outcome = training.run(&stop, args.stop_after, &mut progress);
+    // Actors are told that the run has ended.
+    drop(gateway);
     progress.end(&outcome);
     let outcome = outcome.inspect_err(|_| suggest_resume(&folder))?;
     if outcome.status.env_steps == before && !args.quiet {

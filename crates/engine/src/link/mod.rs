@@ -128,6 +128,13 @@ pub enum Event {
     },
     /// An actor was lost.
     Lost(Loss),
+    /// An actor gave its place back, because it was told to end. That is no loss.
+    Left {
+        /// Its lease.
+        lease: LeaseId,
+        /// Its name.
+        who: String,
+    },
 }
 
 /// The actor's side. Several actors may share one.
@@ -142,7 +149,8 @@ pub trait ActorLink: Send + Sync {
     /// buffers to fill again, as many as were sent, if the link has some.
     ///
     /// # Errors
-    /// [`LinkError::LeaseEnded`] when the parcel's lease has ended: the actor has lost its place.
+    /// [`LinkError::LeaseEnded`] when the parcel's lease has ended: the actor has lost its place. A
+    /// link that does not wait for answers may notice it with one of the next parcels.
     fn send(&self, parcel: Parcel, patience: Duration) -> Result<Option<Vec<Rollout>>, LinkError>;
 
     /// Says that it cannot continue, and why.

@@ -13,6 +13,7 @@ fn format() -> ParcelFormat {
         observation: Space::Dict(vec![
             ("eyes".into(), Space::unbounded(&[2])),
             ("ears".into(), Space::Discrete { n: 9 }),
+            ("film".into(), Space::unbounded(&[3, 1, 2])),
         ]),
         action: Space::Discrete { n: 4 },
         legal_actions: Some(4),
@@ -28,6 +29,14 @@ fn parcel(seed: u8) -> Parcel {
     let rollout = |first_env: usize, envs: usize| {
         let mut rollout = format.rollout(envs);
         rollout.version = u64::from(seed);
+        let seen = rollout.obs.leaves_mut();
+        let mut arrays: Vec<&mut Array> = seen.into_iter().map(|(_, array)| array).collect();
+        for array in &mut arrays {
+            // Every second byte: so some stacks continue the one before and others do not.
+            for (i, byte) in array.bytes_mut().iter_mut().enumerate() {
+                *byte = ((i as u8).wrapping_mul(seed) / 16) % 2;
+            }
+        }
         for array in columns_mut(&mut rollout) {
             for (i, byte) in array.bytes_mut().iter_mut().enumerate() {
                 *byte = (i as u8).wrapping_add(seed) % 2;
@@ -121,9 +130,9 @@ fn frames_that_are_too_long_are_refused_by_their_header() {
 #[test]
 fn other_protocols_and_strangers_are_told_apart() {
     let mut newer = written(&parcel(1));
-    newer[4] = 2;
+    newer[4] = 3;
     let error = format().read(&newer).unwrap_err();
-    assert_eq!(error, WireError::Protocol { theirs: 2 });
+    assert_eq!(error, WireError::Protocol { theirs: 3 });
     let http = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n";
     assert_eq!(format().read(http).unwrap_err(), WireError::Foreign);
 }
