@@ -17,7 +17,7 @@ const KEY_FILE: &str = "join.key";
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Actors in other processes")]
-pub(super) struct Args {
+pub(super) struct Listen {
     /// Listen for actors that join with `starling actor`, and collect nothing in this process:
     /// 127.0.0.1:0 (this machine, any port), 0.0.0.0:7777 (any machine)
     #[arg(long, value_name = "HOST:PORT")]
@@ -40,7 +40,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-impl Args {
+impl Listen {
     /// Settings that a learner without actors of its own needs, unless the user says otherwise.
     pub(super) fn overrides(&self) -> Vec<String> {
         match self.listen {

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use crate::record::RunFolder;
 use crate::{Reason, Training};
 
+use super::listen::Listen;
 use super::numbers::whole;
 use super::progress::Progress;
 use super::train::{devices, finish, suggest_resume, write_log};
-use super::{bf16, listen, signals};
+use super::{bf16, signals};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -25,7 +26,7 @@ pub(super) struct Args {
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
-    listen: listen::Args,
+    listen: Listen,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {

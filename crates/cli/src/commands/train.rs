@@ -8,9 +8,10 @@ use crate::record::RunFolder;
 use crate::settings::{self, Request};
 use crate::{Outcome, Reason, Training, presets};
 
+use super::listen::Listen;
 use super::numbers::{at_least_one, at_least_one_or_auto, grouped, whole};
 use super::progress::Progress;
-use super::{bf16, caller, listen, signals};
+use super::{bf16, caller, signals};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -33,7 +34,7 @@ pub(super) struct Args {
     #[arg(long)]
     profile: bool,
     #[command(flatten)]
-    listen: listen::Args,
+    listen: Listen,
 }
 
 /// What to train: shared with `starling config show`.
