@@ -764,3 +764,158 @@ async fn converse(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use starling_engine::link::conformance;
+
+    use super::*;
+
+    fn shared() -> Shared {
+        let terms = conformance::terms();
+        Shared {
+            link: InProcess::new(Arc::clone(&terms.places), terms.history),
+            terms,
+            settings: "{}".into(),
+            identity: Identity::new(false).unwrap(),
+            options: Options::default(),
+            book: Mutex::default(),
+            encoded: Mutex::default(),
+            closed: watch::Sender::new(false),
+            counters: Counters::default(),
+        }
+    }
+
+    fn hello() -> Hello {
+        Hello {
+            protocol: PROTOCOL,
+            frames: wire::PROTOCOL.into(),
+            version: VERSION.into(),
+            ..Hello::default()
+        }
+    }
+
+    fn seated(shared: &Shared) -> (Lease, u64) {
+        let lease = shared.join(hello()).unwrap().lease.unwrap();
+        let lease = Lease::from(lease);
+        let connection = shared.open(lease.id).unwrap();
+        let joined = shared.link.receive(Duration::ZERO).unwrap();
+        assert!(matches!(joined, Event::Joined { .. }));
+        (lease, connection)
+    }
+
+    fn frame(lease: &Lease, number: u64) -> Bytes {
+        let mut frame = Vec::new();
+        let parcel = conformance::parcel(lease, number, 1.0);
+        wire::write_parcel(&parcel, &mut frame).unwrap();
+        frame.into()
+    }
+
+    #[test]
+    fn other_versions_are_refused_by_name() {
+        let shared = shared();
+        for other in [
+            Hello {
+                version: "9.9.9".into(),
+                ..hello()
+            },
+            Hello {
+                protocol: PROTOCOL + 7,
+                ..hello()
+            },
+            Hello {
+                frames: 77,
+                ..hello()
+            },
+        ] {
+            let named = format!(
+                "{} (protocol {}.{})",
+                other.version, other.protocol, other.frames
+            );
+            let refused = shared.join(other).unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+            let message = refused.message();
+            assert!(
+                message.contains(&named) && message.contains(VERSION),
+                "{message}"
+            );
+        }
+        assert_eq!(shared.terms.places.held(), 0);
+    }
+
+    /// A connection that was replaced cannot send any more, and what it sent is not taken again.
+    #[test]
+    fn only_the_last_connection_sends() {
+        let shared = shared();
+        let (lease, first) = seated(&shared);
+        assert!(shared.take(lease.id, first, 0, &frame(&lease, 0)));
+        let second = shared.open(lease.id).unwrap();
+        assert!(!shared.take(lease.id, first, 1, &frame(&lease, 1)));
+        assert_eq!(shared.ack(lease.id, second).next, 1);
+        assert!(shared.take(lease.id, second, 0, &frame(&lease, 0)));
+        assert!(shared.take(lease.id, second, 1, &frame(&lease, 1)));
+        shared.away(lease.id, first);
+        assert!(shared.book().holder(lease.id).unwrap().away.is_none());
+        let counts = shared.counts();
+        assert_eq!(
+            (counts.parcels, counts.duplicates, counts.reconnects),
+            (2, 1, 1)
+        );
+    }
+
+    /// What an actor sends may be anything: it is taken, or the actor is dismissed with a reason.
+    #[test]
+    fn strange_parcels_cost_the_place() {
+        type Strange = fn(&Lease) -> (u64, Bytes);
+        let all: [(&str, Strange); 3] = [
+            ("but 0 is missing", |lease| (1, frame(lease, 1))),
+            ("of another lease", |lease| (0, frame(lease, 1))),
+            ("cannot be read", |_| (0, Bytes::from_static(b"STLK"))),
+        ];
+        for (expected, strange) in all {
+            let shared = shared();
+            let (lease, connection) = seated(&shared);
+            let (number, frame) = strange(&lease);
+            assert!(!shared.take(lease.id, connection, number, &frame));
+            let Ok(Event::Lost(loss)) = shared.link.receive(Duration::ZERO) else {
+                panic!("the learner heard of nothing");
+            };
+            assert!(loss.reason.contains(expected), "{loss:?}");
+            assert_eq!(shared.ack(lease.id, connection).state(), State::Ended);
+        }
+    }
+
+    proptest! {
+        /// Parcels in any order, over any connections, often or never: each is taken once and in
+        /// order, as long as the place is held.
+        #[test]
+        fn each_parcel_is_taken_once(
+            deliveries in prop::collection::vec((0u64..6, any::<bool>(), any::<bool>()), 0..60),
+        ) {
+            let shared = shared();
+            let (lease, mut connection) = seated(&shared);
+            let (mut next, mut old) = (0, connection);
+            for (number, late, again) in deliveries {
+                if again {
+                    old = connection;
+                    connection = shared.open(lease.id).unwrap();
+                }
+                let over = if late { old } else { connection };
+                // What no actor does: to send what comes later than the next.
+                let number = number.min(next);
+                let taken = shared.take(lease.id, over, number, &frame(&lease, number));
+                prop_assert_eq!(taken, over == connection);
+                if taken && number == next {
+                    next += 1;
+                    let Ok(Event::Parcel(parcel)) = shared.link.receive(Duration::ZERO) else {
+                        panic!("a parcel was taken");
+                    };
+                    prop_assert_eq!(parcel.number, number);
+                }
+                prop_assert!(shared.link.receive(Duration::ZERO).is_err());
+                prop_assert_eq!(shared.ack(lease.id, connection).next, next);
+            }
+        }
+    }
+}

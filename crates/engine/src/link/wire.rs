@@ -282,11 +282,18 @@ impl ParcelFormat {
         let raw = self.unpack(u64::from_le_bytes(*bytes), packed)?;
         let mut left = &raw[..];
         let mut rollouts = Vec::new();
+        // The checksum fits, so that columns of another size are those of another run.
+        let other = || WireError::Unexpected("its columns are not those of this run".into());
         for rollout in &head.rollouts {
-            rollouts.push((rollout.first_env, self.read_rollout(rollout, &mut left)?));
+            let read = self.read_rollout(rollout, &mut left);
+            let read = read.map_err(|error| match error {
+                WireError::Damaged => other(),
+                error => error,
+            });
+            rollouts.push((rollout.first_env, read?));
         }
         if !left.is_empty() {
-            return Err(WireError::Damaged);
+            return Err(other());
         }
         Ok(Parcel {
             lease: head.lease,
