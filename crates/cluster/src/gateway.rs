@@ -261,8 +261,9 @@ impl Drop for Listening {
 
 impl Shared {
     fn close(&self) {
-        self.link.close();
+        // In this order: whoever sees that the link is closed can say so to its actor.
         self.closed.send_replace(true);
+        self.link.close();
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -743,15 +744,20 @@ async fn converse(
                     taker.take(lease, connection, parcel.number, &parcel.frame)
                 });
                 // It may wait for long for its room; the actor is to know that the learner is there.
-                loop {
+                let taken = loop {
                     tokio::select! {
-                        _ = &mut taken => break,
+                        taken = &mut taken => break taken.unwrap_or(false),
                         _ = beat.tick() => {
                             if acks.send(Ok(shared.ack(lease, connection))).await.is_err() {
                                 return;
                             }
                         }
                     }
+                };
+                if !taken {
+                    // Nothing after it can be taken either. The actor hears why, or asks again.
+                    let _ = acks.send(Ok(shared.ack(lease, connection))).await;
+                    return;
                 }
             }
             Ok(Some(Upward {

@@ -718,6 +718,11 @@ impl ActorLink for Seat {
 }
 
 impl Seat {
+    /// The lease that it is for.
+    pub fn lease(&self) -> LeaseId {
+        self.lease
+    }
+
     fn check(&self) -> Result<(), LinkError> {
         self.check_with(&self.outbox.lock())
     }

@@ -22,9 +22,13 @@ pub(super) struct Args {
     /// may also hold the content of the file]
     #[arg(long, value_name = "FILE")]
     join: Option<String>,
-    /// Places to take, each with its own thread [default: one per core]
+    /// Places to take, each with its own thread; with --central threads that step [default: one per
+    /// core]
     #[arg(long, value_parser = at_least_one, allow_negative_numbers = true)]
     threads: Option<u64>,
+    /// Take two places, choose the actions of both on one thread and step on the others: for a GPU
+    #[arg(long)]
+    central: bool,
     /// Device of the policy: auto, cpu, cuda:0 [default: cpu if the run's is, else auto]
     #[arg(long, value_parser = devices(), hide_possible_values = true)]
     device: Option<String>,
@@ -57,9 +61,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = args.threads.map_or(cores, |threads| threads as usize);
     let line = Line::new(&join, options)?;
-    let device = args.device;
-    run_actors(&line, Fleet { threads }, &stop, |settings| {
-        configure(settings, device.as_deref())
+    let central = args.central.then_some(threads);
+    let fleet = match args.central {
+        true => Fleet::Central,
+        false => Fleet::Threads(threads),
+    };
+    run_actors(&line, fleet, &stop, |settings| {
+        configure(settings, args.device.as_deref(), central)
     })?;
     Ok(match stop.load(Ordering::Relaxed) && !line.is_closed() {
         true => 130.into(),
@@ -67,8 +75,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The settings of the run, but for the device: this machine may have another one.
-fn configure(settings: &Value, device: Option<&str>) -> Result<RunConfig, EngineError> {
+/// The settings of the run, but for the device, because this machine may have another one, and with
+/// `--central` how many threads step.
+fn configure(
+    settings: &Value,
+    device: Option<&str>,
+    central: Option<usize>,
+) -> Result<RunConfig, EngineError> {
     let mut settings = settings.clone();
     let device = match device {
         Some(device) => device,
@@ -76,5 +89,13 @@ fn configure(settings: &Value, device: Option<&str>) -> Result<RunConfig, Engine
         None => "auto",
     };
     crate::settings::merge(&mut settings, &json!({ "device": device }));
+    if let Some(threads) = central {
+        let most = settings["envs"].as_u64().unwrap_or(2) / 2;
+        let threads = (threads as u64).min(most.max(1));
+        crate::settings::merge(
+            &mut settings,
+            &json!({"mode": "central", "threads": threads}),
+        );
+    }
     RunConfig::from_value(&settings)
 }

@@ -34,6 +34,30 @@ pub fn serve(
     }
 }
 
+/// Collects at several leased places until the run ends, as `mode=central` does: this thread chooses
+/// the actions of all, and `threads` others step the environments. `link` takes the parcels of every
+/// lease.
+///
+/// # Errors
+/// As [`serve`]. The places are lost together.
+pub fn serve_central(
+    config: &RunConfig,
+    leases: &[Lease],
+    link: Arc<dyn ActorLink>,
+) -> Result<(), EngineError> {
+    let kit = ActorKit::new(config, config.restart_budget())?;
+    let station = Station::new(config, &kit, Arc::clone(&link), Arc::default());
+    match guard(|| kit.central(leases)?.run(&station, leases, false)) {
+        Ok(()) => Ok(()),
+        Err(failure) => {
+            let places: Vec<String> = leases.iter().map(|all| all.id.place.to_string()).collect();
+            let who = format!("the actor of places {}", places.join(", "));
+            link.fail(failure.loss(leases, who));
+            Err(failure.error)
+        }
+    }
+}
+
 /// What an actor needs of the run around it.
 #[derive(Clone)]
 pub(crate) struct Station {
