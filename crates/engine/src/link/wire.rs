@@ -7,7 +7,9 @@
 //! ```
 //!
 //! Observations come first, one environment after the other. Where an observation is a stack of
-//! frames that continues the one before, only its newest frame is sent ([`stack`]). All numbers are little-endian. A receiver says beforehand what it expects ([`ParcelFormat`],
+//! frames that continues the one before, only its newest frame is sent (`wire/stack.rs`).
+//!
+//! All numbers are little-endian. A receiver says beforehand what it expects ([`ParcelFormat`],
 //! [`PublicationFormat`]): sizes follow from that, not from what arrives, and are compared before
 //! memory is taken. Nothing that is received names a type, a file or code.
 
