@@ -79,7 +79,7 @@ fn each_parcel_is_used_once_over_connections_that_are_cut() {
         let terms = terms();
         let (places, parameters) = (Arc::clone(&terms.places), terms.publications.weights);
         let (gateway, mut join) = gateway(terms, &Value::Null, tls, OPTIONS);
-        let relay = Relay::to(gateway.address());
+        let relay = Relay::cutting(gateway.address());
         join.address = relay.address.to_string();
         let line = line(&join);
         gateway.publish(publication(0, parameters));
@@ -125,7 +125,9 @@ fn each_parcel_is_used_once_over_connections_that_are_cut() {
             (counts.parcels, counts.left, counts.lost),
             (2 * PARCELS, 2, 0)
         );
-        assert_eq!((made.made, made.acknowledged), (2 * PARCELS, 2 * PARCELS));
+        // The answer to a goodbye may be lost, and with it that to the parcels just before.
+        assert_eq!(made.made, 2 * PARCELS);
+        assert!(made.acknowledged >= 2 * PARCELS - 4, "{made:?}");
         assert!(counts.reconnects >= 5, "{counts:?}");
         assert!(relay.connections.load(Ordering::Relaxed) >= 5);
     }
@@ -141,7 +143,7 @@ fn a_lease_expires_and_a_spare_takes_the_place() {
     let terms = terms();
     let places = Arc::clone(&terms.places);
     let (gateway, join) = gateway(terms, &Value::Null, true, options);
-    let relay = Relay::to(gateway.address());
+    let relay = Relay::cutting(gateway.address());
     let mut cut = join.clone();
     cut.address = relay.address.to_string();
     let (first, second) = (line(&cut), line(&join));
@@ -257,7 +259,7 @@ fn waits_have_an_end() {
         reconnect: Duration::from_millis(500),
         ..OPTIONS
     };
-    let relay = Relay::to(gateway.address());
+    let relay = Relay::cutting(gateway.address());
     let mut join = join;
     join.address = relay.address.to_string();
     let line = Line::new(&join, soon).unwrap();
@@ -273,4 +275,42 @@ fn waits_have_an_end() {
             .any(|sent| matches!(sent, Err(LinkError::Lost(_)))),
         "{sent:?}"
     );
+}
+
+/// A network that swallows everything without a word is noticed by both sides. The actor that comes
+/// back is told that its place is gone.
+#[test]
+fn silence_is_noticed() {
+    let options = Options {
+        lease: Duration::from_millis(500),
+        keep_alive: Duration::from_millis(500),
+        ..OPTIONS
+    };
+    let terms = terms();
+    let places = Arc::clone(&terms.places);
+    let (gateway, mut join) = gateway(terms, &Value::Null, true, options);
+    let relay = Relay::lasting(gateway.address());
+    join.address = relay.address.to_string();
+    let line = Line::new(&join, options).unwrap();
+    let seat = seated(&line, 0).unwrap();
+    seat.link.send(parcel(&seat, 0), PATIENT).unwrap();
+    while line.counts().acknowledged < 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    relay.silent.store(true, Ordering::Relaxed);
+    let began = Instant::now();
+    let lost = loop {
+        match gateway.receive(PATIENT).unwrap() {
+            Event::Lost(loss) => break loss,
+            Event::Parcel(_) | Event::Joined { .. } => {}
+            Event::Left { .. } => panic!("it did not say goodbye"),
+        }
+    };
+    assert!(began.elapsed() < PATIENT / 2);
+    assert!(places.end(lost.leases[0]));
+    relay.silent.store(false, Ordering::Relaxed);
+    let given = seat.link.weights(Wanted::Latest, PATIENT).map(drop);
+    assert_eq!(given, Err(LinkError::LeaseEnded(seat.lease.id)));
+    let sent = seat.link.send(parcel(&seat, 1), PATIENT).map(drop);
+    assert_eq!(sent, Err(LinkError::LeaseEnded(seat.lease.id)));
 }

@@ -34,15 +34,27 @@ pub(crate) fn line(join: &JoinFile) -> Line {
     Line::new(join, OPTIONS).unwrap()
 }
 
-/// Passes bytes on between two sockets, and cuts every connection after 50 to 400 ms.
+/// Passes bytes on between two sockets. Cuts every connection after 50 to 400 ms, or none.
 pub(crate) struct Relay {
+    /// While it is set nothing passes, and nobody is told.
+    pub(crate) silent: Arc<AtomicBool>,
     pub(crate) address: SocketAddr,
     pub(crate) connections: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 }
 
 impl Relay {
-    pub(crate) fn to(target: SocketAddr) -> Self {
+    pub(crate) fn cutting(target: SocketAddr) -> Self {
+        Self::to(target, true)
+    }
+
+    pub(crate) fn lasting(target: SocketAddr) -> Self {
+        Self::to(target, false)
+    }
+
+    fn to(target: SocketAddr, cuts: bool) -> Self {
+        let silent = Arc::new(AtomicBool::new(false));
+        let muted = Arc::clone(&silent);
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -63,14 +75,20 @@ impl Relay {
                     continue;
                 };
                 // Any lengths will do, as long as they differ.
-                let life = Duration::from_millis(50 + number * 149 % 351);
+                let life = match cuts {
+                    true => Duration::from_millis(50 + number * 149 % 351),
+                    false => Duration::from_secs(60),
+                };
                 let until = Instant::now() + life;
                 let (a, b) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                std::thread::spawn(move || pass(a, b, until));
-                std::thread::spawn(move || pass(far, near, until));
+                for (from, to) in [(a, b), (far, near)] {
+                    let (silent, stopped) = (Arc::clone(&muted), Arc::clone(&stopped));
+                    std::thread::spawn(move || pass(from, to, until, &silent, &stopped));
+                }
             }
         });
         Self {
+            silent,
             address,
             connections,
             stop,
@@ -84,11 +102,21 @@ impl Drop for Relay {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, until: Instant) {
+fn pass(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    until: Instant,
+    silent: &AtomicBool,
+    stopped: &AtomicBool,
+) {
     from.set_read_timeout(Some(Duration::from_millis(10)))
         .unwrap();
     let mut bytes = [0; 4096];
-    while Instant::now() < until {
+    while Instant::now() < until && !stopped.load(Ordering::Relaxed) {
+        if silent.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        }
         match from.read(&mut bytes) {
             Ok(0) => break,
             Ok(read) if to.write_all(&bytes[..read]).is_err() => break,
