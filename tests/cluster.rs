@@ -169,7 +169,17 @@ fn a_run_with_actor_processes_is_the_same_run() {
         ],
     );
     let central = settings("impala", &["steps=4000"]);
+    let r2d2 = settings(
+        "r2d2",
+        &[
+            "steps=3000",
+            "algo.learning_starts_steps=500",
+            "algo.batch_size=4",
+            "algo.net.hidden=[16]",
+        ],
+    );
     let cases = [
+        (r2d2, 2, vec!["--threads", "1"]),
         (ppo, 2, vec!["--threads", "1"]),
         (dqn, 1, vec!["--threads", "2"]),
         (central, 1, vec!["--threads", "2", "--central"]),

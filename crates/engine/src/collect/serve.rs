@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use starling_nets::{Device, set_threads, urgent_stream};
 
 use super::{Actor, ActorKit, panic_message, rollout_steps};
-use crate::link::{ActorLink, Lease, LinkError, Loss, Pace, Parcel, Wanted, Weights};
+use crate::link::{ActorLink, Lease, LinkError, Loss, Pace, Parcel, Sparse, Wanted, Weights};
 use crate::measure::Profile;
 use crate::{EngineError, RunConfig};
 
@@ -23,6 +23,7 @@ pub fn serve(
     link: Arc<dyn ActorLink>,
 ) -> Result<(), EngineError> {
     let kit = ActorKit::new(config, config.restart_budget())?;
+    let link = Sparse::over(link, &*kit.algorithm);
     let station = Station::new(config, &kit, Arc::clone(&link), Arc::default());
     let who = format!("the actor of place {}", lease.id.place);
     match guard(|| act(&station, lease, kit.actor(lease.place, lease.seed)?)) {
@@ -46,6 +47,7 @@ pub fn serve_central(
     link: Arc<dyn ActorLink>,
 ) -> Result<(), EngineError> {
     let kit = ActorKit::new(config, config.restart_budget())?;
+    let link = Sparse::over(link, &*kit.algorithm);
     let station = Station::new(config, &kit, Arc::clone(&link), Arc::default());
     match guard(|| kit.central(leases)?.run(&station, leases, false)) {
         Ok(()) => Ok(()),

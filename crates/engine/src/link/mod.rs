@@ -25,6 +25,7 @@ mod inbox;
 pub(crate) mod patience;
 mod places;
 pub mod remote;
+mod sparse;
 pub mod wire;
 
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub use self::in_process::InProcess;
 pub(crate) use self::in_process::QUEUED_PER_PLACE;
 pub(crate) use self::inbox::{Inbox, Losses, Pace};
 pub use self::places::{Lease, LeaseId, Place, Places, Start, Verdict};
+pub(crate) use self::sparse::Sparse;
 
 /// What a link of a run is made for: see [`Training::terms`](crate::Training::terms).
 #[derive(Clone, Debug)]
