@@ -178,7 +178,17 @@ fn a_run_with_actor_processes_is_the_same_run() {
             "algo.net.hidden=[16]",
         ],
     );
+    let ngu = settings(
+        "ngu",
+        &[
+            "steps=2000",
+            "algo.learning_starts_steps=500",
+            "algo.batch_size=4",
+            "algo.net.hidden=[16]",
+        ],
+    );
     let cases = [
+        (ngu, 1, vec!["--threads", "2"]),
         (r2d2, 2, vec!["--threads", "1"]),
         (ppo, 2, vec!["--threads", "1"]),
         (dqn, 1, vec!["--threads", "2"]),

@@ -48,10 +48,15 @@ impl Sparse {
             .unwrap_or_else(PoisonError::into_inner);
         let Rollout {
             policy,
+            state,
             terminated,
             truncated,
             ..
         } = rollout;
+        // What the policy carried into the rollout is for learners without a replay.
+        for (_, array) in state.leaves_mut() {
+            array.bytes_mut().fill(u8::MAX);
+        }
         let (terminated, truncated) = (terminated.as_slice::<u8>(), truncated.as_slice::<u8>());
         let Some(state) = policy.get_mut(STATE) else {
             return;
