@@ -19,6 +19,7 @@ use std::time::SystemTime;
 
 pub use starling_algos as algos;
 pub use starling_atari as atari;
+pub use starling_cluster as cluster;
 pub use starling_engine as engine;
 pub use starling_engine::{EngineError, Outcome, Reason, RunConfig, Status, Training, Watcher};
 pub use starling_envs as envs;

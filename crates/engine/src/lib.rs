@@ -16,7 +16,7 @@ mod run;
 mod save;
 
 pub use agent::{Agent, Observation, WrongObservation};
-pub use collect::{Actor, CollectError, Player, serve};
+pub use collect::{Actor, CollectError, Player, serve, serve_central};
 pub use error::EngineError;
 pub use link::{Place, Weights};
 pub use measure::{

@@ -26,7 +26,7 @@ pub struct Layout {
 }
 
 /// The record of a policy that is kept as its recurrent state.
-const STATE: &str = "state";
+pub const STATE: &str = "state";
 
 /// The record of a policy that is the first priority of a step. It goes into the sum tree, not
 /// into the rows.

@@ -102,7 +102,7 @@ pub use batch::{SampleId, TransitionBatch};
 pub use config::{Draws, MemoryPlan, PriorityConfig, ReplayConfig, SequenceConfig};
 pub use error::ReplayError;
 pub use groups::GroupedDraws;
-pub use layout::{Layout, PRIORITY};
+pub use layout::{Layout, PRIORITY, STATE};
 pub use prefetch::{Draw, Filled, Prefetcher};
 pub use priority::mixed_priority;
 pub use rate::{RateConfig, RateLimiter};

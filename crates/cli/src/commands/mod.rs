@@ -32,6 +32,7 @@ macro_rules! note {
     };
 }
 
+mod actor;
 mod atari;
 mod bench;
 mod bf16;
@@ -43,6 +44,7 @@ mod doctor;
 mod eval;
 mod film;
 mod list;
+mod listen;
 mod mistakes;
 mod mujoco;
 mod numbers;
@@ -83,6 +85,8 @@ enum Command {
     Train(train::Args),
     /// Continue a run from its latest checkpoint
     Resume(resume::Args),
+    /// Collect for a learner in another process or on another machine (`train --listen`)
+    Actor(actor::Args),
     /// Play episodes with a trained agent and report its returns
     Eval(eval::Args),
     /// Show an environment with random actions or a trained agent, in the terminal and as a GIF
@@ -148,6 +152,7 @@ pub fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Train(args) => train::run(args),
         Command::Resume(args) => resume::run(args),
+        Command::Actor(args) => actor::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Play(args) => play::run(args),
         Command::Plot(args) => plot::run(args),

@@ -83,7 +83,7 @@ impl Progress {
         }
     }
 
-    fn say(&self, line: &str) {
+    pub(super) fn say(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.print_above(line),
             None if !self.quiet => note!("{line}"),

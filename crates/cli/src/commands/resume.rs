@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use crate::record::RunFolder;
 use crate::{Reason, Training};
 
+use super::listen::Listen;
 use super::numbers::whole;
 use super::progress::Progress;
 use super::train::{devices, finish, suggest_resume, write_log};
@@ -24,6 +25,8 @@ pub(super) struct Args {
     /// Print only the folder of the run: no progress bar and no summary
     #[arg(long, short)]
     quiet: bool,
+    #[command(flatten)]
+    listen: Listen,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -42,7 +45,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         tracing::warn!("{note}");
         progress.warn(&note);
     }
+    let (training, gateway) = args
+        .listen
+        .open(training, &folder, |line| progress.say(line))?;
     let outcome = training.run(&stop, args.stop_after, &mut progress);
+    // Actors are told that the run has ended.
+    drop(gateway);
     progress.end(&outcome);
     let outcome = outcome.inspect_err(|_| suggest_resume(&folder))?;
     if outcome.status.env_steps == before && !args.quiet {

@@ -8,6 +8,7 @@ use crate::record::RunFolder;
 use crate::settings::{self, Request};
 use crate::{Outcome, Reason, Training, presets};
 
+use super::listen::Listen;
 use super::numbers::{at_least_one, at_least_one_or_auto, grouped, whole};
 use super::progress::Progress;
 use super::{bf16, caller, signals};
@@ -32,6 +33,8 @@ pub(super) struct Args {
     /// learner alone
     #[arg(long)]
     profile: bool,
+    #[command(flatten)]
+    listen: Listen,
 }
 
 /// What to train: shared with `starling config show`.
@@ -159,7 +162,9 @@ impl clap::builder::TypedValueParser for Offered {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let request = args.wanted.request();
+    let mut request = args.wanted.request();
+    // The user's settings come after it.
+    request.overrides.splice(0..0, args.listen.overrides());
     // The size of some observations is only known with the ROM or the model.
     if let Some(env) = settings::env_of(&request) {
         super::roms::ensure(&env)?;
@@ -175,7 +180,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let training = Training::start(config.clone(), &folder)?;
     let profile = training.profile();
     progress.replay(training.replay_memory());
+    let (training, gateway) = args
+        .listen
+        .open(training, &folder, |line| progress.say(line))?;
     let outcome = training.run(&stop, args.stop_after, &mut progress);
+    // Actors are told that the run has ended.
+    drop(gateway);
     progress.end(&outcome);
     let outcome = outcome.inspect_err(|_| suggest_resume(&folder))?;
     let code = finish(&outcome, folder.path(), args.quiet);

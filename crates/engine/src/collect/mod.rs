@@ -25,4 +25,4 @@ pub(crate) use self::kit::{ActorKit, shares};
 pub(crate) use self::local::{LocalActors, panic_message};
 pub(crate) use self::serial::{SerialActor, attend};
 pub(crate) use self::serve::Station;
-pub use self::serve::serve;
+pub use self::serve::{serve, serve_central};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use starling_nets::{Device, set_threads, urgent_stream};
 
 use super::{Actor, ActorKit, panic_message, rollout_steps};
-use crate::link::{ActorLink, Lease, LinkError, Loss, Pace, Parcel, Wanted, Weights};
+use crate::link::{ActorLink, Lease, LinkError, Loss, Pace, Parcel, Sparse, Wanted, Weights};
 use crate::measure::Profile;
 use crate::{EngineError, RunConfig};
 
@@ -24,12 +24,38 @@ pub fn serve(
     link: Arc<dyn ActorLink>,
 ) -> Result<(), EngineError> {
     let kit = ActorKit::new(config, config.restart_budget())?;
+    let link = Sparse::over(link, &*kit.algorithm);
     let station = Station::new(config, &kit, Arc::clone(&link), Arc::default());
     let who = format!("the actor of place {}", lease.id.place);
     match guard(|| act(&station, lease, kit.actor(lease.place, lease.seed)?)) {
         Ok(()) => Ok(()),
         Err(failure) => {
             link.fail(failure.loss(std::slice::from_ref(lease), who));
+            Err(failure.error)
+        }
+    }
+}
+
+/// Collects at several leased places until the run ends, as `mode=central` does: this thread chooses
+/// the actions of all, and `threads` others step the environments. `link` takes the parcels of every
+/// lease.
+///
+/// # Errors
+/// As [`serve`]. The places are lost together.
+pub fn serve_central(
+    config: &RunConfig,
+    leases: &[Lease],
+    link: Arc<dyn ActorLink>,
+) -> Result<(), EngineError> {
+    let kit = ActorKit::new(config, config.restart_budget())?;
+    let link = Sparse::over(link, &*kit.algorithm);
+    let station = Station::new(config, &kit, Arc::clone(&link), Arc::default());
+    match guard(|| kit.central(leases)?.run(&station, leases, false)) {
+        Ok(()) => Ok(()),
+        Err(failure) => {
+            let places: Vec<String> = leases.iter().map(|all| all.id.place.to_string()).collect();
+            let who = format!("the actor of places {}", places.join(", "));
+            link.fail(failure.loss(leases, who));
             Err(failure.error)
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use starling_envs::Rollout;
 
-use super::patience::Patience;
+use super::patience::{Patience, SLICE};
 use super::{
     ActorLink, Event, LearnerLink, LeaseId, LinkError, Loss, Parcel, Places, Publication, Wanted,
 };
@@ -58,6 +58,69 @@ impl InProcess {
         self.0.changed.notify_all();
     }
 
+    /// Tells the learner that an actor gave its place back.
+    pub fn leave(&self, lease: LeaseId, who: String) {
+        let mut shared = self.lock();
+        shared.events.push_back(Event::Left { lease, who });
+        self.0.changed.notify_all();
+    }
+
+    /// Whether the learner is busy with something long.
+    pub fn is_busy(&self) -> bool {
+        self.lock().busy
+    }
+
+    /// The weights that are asked for, if they are there within `limit`, however busy the learner is.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] when the run ends.
+    pub fn look_for(
+        &self,
+        wanted: Wanted,
+        limit: Duration,
+    ) -> Result<Option<Publication>, LinkError> {
+        self.wait_until(limit, |shared| found(shared, wanted).map(Ok))
+    }
+
+    /// Whether a parcel of this lease can be sent without waiting, if that is so within `limit`.
+    ///
+    /// # Errors
+    /// [`LinkError::LeaseEnded`], or [`LinkError::Closed`] when the run ends.
+    pub fn has_room(&self, lease: LeaseId, limit: Duration) -> Result<bool, LinkError> {
+        let room = self.wait_until(limit, |shared| {
+            if !self.0.places.holds(lease) {
+                return Some(Err(LinkError::LeaseEnded(lease)));
+            }
+            let queued = shared.parcels.get(&lease.place).copied().unwrap_or(0);
+            (queued < QUEUED_PER_PLACE && !shared.closed).then_some(Ok(()))
+        })?;
+        Ok(room.is_some())
+    }
+
+    /// Waits until `ready` gives something, the run closes, or the limit is reached.
+    fn wait_until<T>(
+        &self,
+        limit: Duration,
+        mut ready: impl FnMut(&Shared) -> Option<Result<T, LinkError>>,
+    ) -> Result<Option<T>, LinkError> {
+        let deadline = Instant::now() + limit;
+        let mut shared = self.lock();
+        loop {
+            if let Some(result) = ready(&shared) {
+                return result.map(Some);
+            }
+            if shared.closed {
+                return Err(LinkError::Closed);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let waited = self.0.changed.wait_timeout(shared, left.min(SLICE));
+            shared = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// The lock is held for moving pointers only, never while copying or computing. Nothing
     /// inside can panic halfway, so a poisoned lock is as good as any.
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -104,15 +167,19 @@ impl InProcess {
     }
 }
 
+fn found(shared: &Shared, wanted: Wanted) -> Option<Publication> {
+    let mut versions = shared.published.iter();
+    let found = match wanted {
+        Wanted::Latest => versions.next_back(),
+        Wanted::Exactly(version) => versions.find(|all| all.weights.version == version),
+    };
+    found.cloned()
+}
+
 impl ActorLink for InProcess {
     fn weights(&self, wanted: Wanted, patience: Duration) -> Result<Publication, LinkError> {
         self.wait_for("an actor", "weights from the learner", patience, |shared| {
-            let mut versions = shared.published.iter();
-            let found = match wanted {
-                Wanted::Latest => versions.next_back(),
-                Wanted::Exactly(version) => versions.find(|all| all.weights.version == version),
-            };
-            found.map(|publication| Ok(publication.clone()))
+            found(shared, wanted).map(Ok)
         })
     }
 

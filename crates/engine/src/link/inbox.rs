@@ -192,6 +192,13 @@ impl Inbox {
                 self.lose(loss)?;
                 return Ok(None);
             }
+            Event::Left { lease, who } => {
+                if self.places.end(lease) {
+                    let (held, all) = (self.places.held(), self.places.len());
+                    tracing::info!("{who} left place {}: {held} of {all}", lease.place);
+                }
+                return Ok(None);
+            }
         };
         let (lease, number) = (parcel.lease, parcel.number);
         match self.places.judge(lease, number) {
@@ -373,6 +380,19 @@ mod tests {
         });
         assert!(inbox.receive_ready(false, &NEVER).unwrap().is_empty());
         assert_eq!((inbox.places().held(), inbox.losses()), (0, 1));
+    }
+
+    /// Whoever gives a place back is no loss, and what it sent before is used.
+    #[test]
+    fn an_actor_that_leaves_frees_its_place() {
+        let (mut inbox, link, leases) = inbox(Pace::Free, 0);
+        link.send(parcel(&leases[1], 0, 0.0), Duration::ZERO)
+            .unwrap();
+        link.leave(leases[1].id, "actor-1".into());
+        let ready = inbox.receive_ready(false, &NEVER).unwrap();
+        assert_eq!(numbers(&ready), [(1, 0)]);
+        assert_eq!((inbox.places().held(), inbox.losses()), (1, 0));
+        assert_eq!(inbox.places().lease().unwrap().first_round, 1);
     }
 
     #[test]

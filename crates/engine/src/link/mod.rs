@@ -25,6 +25,7 @@ mod inbox;
 pub(crate) mod patience;
 mod places;
 pub mod remote;
+mod sparse;
 pub mod wire;
 
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub use self::in_process::InProcess;
 pub(crate) use self::in_process::QUEUED_PER_PLACE;
 pub(crate) use self::inbox::{Inbox, Losses, Pace};
 pub use self::places::{Lease, LeaseId, Place, Places, Start, Verdict};
+pub(crate) use self::sparse::Sparse;
 
 /// What a link of a run is made for: see [`Training::terms`](crate::Training::terms).
 #[derive(Clone, Debug)]
@@ -128,6 +130,13 @@ pub enum Event {
     },
     /// An actor was lost.
     Lost(Loss),
+    /// An actor gave its place back, because it was told to end. That is no loss.
+    Left {
+        /// Its lease.
+        lease: LeaseId,
+        /// Its name.
+        who: String,
+    },
 }
 
 /// The actor's side. Several actors may share one.
@@ -142,7 +151,8 @@ pub trait ActorLink: Send + Sync {
     /// buffers to fill again, as many as were sent, if the link has some.
     ///
     /// # Errors
-    /// [`LinkError::LeaseEnded`] when the parcel's lease has ended: the actor has lost its place.
+    /// [`LinkError::LeaseEnded`] when the parcel's lease has ended: the actor has lost its place. A
+    /// link that does not wait for answers may notice it with one of the next parcels.
     fn send(&self, parcel: Parcel, patience: Duration) -> Result<Option<Vec<Rollout>>, LinkError>;
 
     /// Says that it cannot continue, and why.

@@ -2,13 +2,18 @@
 //!
 //! ```text
 //! frame    = "STLK" | protocol u16 | kind u8 | 0u8 | length u64 | CRC-32C u32 | body
-//! parcel   = head length u32 | head (postcard) | columns, as they lie in memory
+//! parcel   = head length u32 | head (postcard) | columns length u64 | columns (zstd)
 //! weights  = version u64 | env_steps u64 | values f32 …
 //! ```
+//!
+//! Observations come first, one environment after the other. Where an observation is a stack of
+//! frames that continues the one before, only its newest frame is sent (`wire/stack.rs`).
 //!
 //! All numbers are little-endian. A receiver says beforehand what it expects ([`ParcelFormat`],
 //! [`PublicationFormat`]): sizes follow from that, not from what arrives, and are compared before
 //! memory is taken. Nothing that is received names a type, a file or code.
+
+mod stack;
 
 use std::sync::Arc;
 
@@ -23,7 +28,7 @@ use crate::run::config::spaces_of;
 use crate::{EngineError, RunConfig};
 
 /// Changes with every change of the bytes.
-pub const PROTOCOL: u16 = 1;
+pub const PROTOCOL: u16 = 2;
 
 /// Bytes before the body of a frame.
 pub const HEADER_BYTES: usize = 20;
@@ -31,6 +36,9 @@ pub const HEADER_BYTES: usize = 20;
 const MAGIC: [u8; 4] = *b"STLK";
 const PARCEL: u8 = 1;
 const PUBLICATION: u8 = 2;
+
+/// Higher ones take more time for few bytes.
+const ZSTD_LEVEL: i32 = 1;
 
 /// Why bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -149,20 +157,23 @@ pub fn write_parcel(parcel: &Parcel, out: &mut Vec<u8>) -> Result<(), WireError>
     let unexpected = |what: String| WireError::Unexpected(what);
     let head = postcard::to_allocvec(&head).map_err(|error| unexpected(error.to_string()))?;
     let length = u32::try_from(head.len()).map_err(|error| unexpected(error.to_string()))?;
+    let mut raw = Vec::new();
+    for (_, rollout) in &parcel.rollouts {
+        let finals = rollout.final_obs.leaves();
+        for ((_, shown), (_, last)) in rollout.obs.leaves().iter().zip(&finals) {
+            stack::write(shown, last, &rollout.final_at, &mut raw);
+        }
+        for array in columns(rollout) {
+            raw.extend(array.bytes());
+        }
+        raw.extend(&rollout.final_legal);
+    }
     let begin = begin_frame(PARCEL, out);
     out.extend(length.to_le_bytes());
     out.extend(head);
-    for (_, rollout) in &parcel.rollouts {
-        for array in columns(rollout) {
-            out.extend(array.bytes());
-        }
-        let finals = rollout.final_at.len();
-        for (_, array) in rollout.final_obs.leaves() {
-            let row = array.bytes().len() / array.shape()[0].max(1);
-            out.extend(&array.bytes()[..finals * row]);
-        }
-        out.extend(&rollout.final_legal);
-    }
+    out.extend((raw.len() as u64).to_le_bytes());
+    let packed = zstd::bulk::compress(&raw, ZSTD_LEVEL);
+    out.extend(packed.map_err(|error| unexpected(error.to_string()))?);
     end_frame(begin, out);
     Ok(())
 }
@@ -252,8 +263,9 @@ impl ParcelFormat {
         let envs = widest.unwrap_or(0);
         let steps = envs * self.steps;
         let columns = envs * self.env_bytes() + steps * self.final_bytes();
-        // An episode or its end takes no more than this in the head.
-        const HEAD_PER_STEP: usize = 96;
+        // An episode or its end takes no more than this in the head; marks of continued stacks and
+        // what zstd adds to bytes that do not compress are in it too.
+        const HEAD_PER_STEP: usize = 128;
         (columns + HEAD_PER_STEP * (steps + envs) + 1024) as u64
     }
 
@@ -267,11 +279,23 @@ impl ParcelFormat {
         let length = u32::from_le_bytes(array(length)) as usize;
         let (head, rest) = rest.split_at_checked(length).ok_or(WireError::Damaged)?;
         let head: Head = postcard::from_bytes(head).map_err(|_| WireError::Damaged)?;
-        self.check(&head, rest.len())?;
-        let mut left = rest;
+        self.check(&head)?;
+        let (bytes, packed) = rest.split_first_chunk().ok_or(WireError::Damaged)?;
+        let raw = self.unpack(u64::from_le_bytes(*bytes), packed)?;
+        let mut left = &raw[..];
         let mut rollouts = Vec::new();
+        // The checksum fits, so that columns of another size are those of another run.
+        let other = || WireError::Unexpected("its columns are not those of this run".into());
         for rollout in &head.rollouts {
-            rollouts.push((rollout.first_env, self.read_rollout(rollout, &mut left)?));
+            let read = self.read_rollout(rollout, &mut left);
+            let read = read.map_err(|error| match error {
+                WireError::Damaged => other(),
+                error => error,
+            });
+            rollouts.push((rollout.first_env, read?));
+        }
+        if !left.is_empty() {
+            return Err(other());
         }
         Ok(Parcel {
             lease: head.lease,
@@ -281,14 +305,29 @@ impl ParcelFormat {
         })
     }
 
-    /// Whether a head describes a parcel of this run, followed by that many bytes.
-    fn check(&self, head: &Head, bytes: usize) -> Result<(), WireError> {
+    /// Columns as they were before they were compressed. No more memory is taken than a parcel of
+    /// this run can fill, whatever is announced and whatever comes.
+    fn unpack(&self, bytes: u64, packed: &[u8]) -> Result<Vec<u8>, WireError> {
+        let most = self.most_bytes();
+        let length = match usize::try_from(bytes) {
+            Ok(length) if bytes <= most => length,
+            _ => return Err(WireError::TooLong { bytes, most }),
+        };
+        let raw = zstd::bulk::decompress(packed, length).map_err(|_| WireError::Damaged)?;
+        match raw.len() == length {
+            true => Ok(raw),
+            false => Err(WireError::Damaged),
+        }
+    }
+
+    /// Whether a head describes a parcel of this run.
+    fn check(&self, head: &Head) -> Result<(), WireError> {
         let unexpected = |what: String| Err(WireError::Unexpected(what));
         let number = head.lease.place;
         let Some(place) = self.places.get(number) else {
             return unexpected(format!("there is no place {number}"));
         };
-        let (end, mut next, mut expected) = (place.first_env + place.envs, place.first_env, 0);
+        let (end, mut next) = (place.first_env + place.envs, place.first_env);
         for rollout in &head.rollouts {
             let (envs, finals) = (rollout.envs, rollout.final_at.len());
             if rollout.first_env != next || envs == 0 || envs > end - next {
@@ -300,13 +339,9 @@ impl ParcelFormat {
             {
                 return unexpected("episodes end outside of the rollout".into());
             }
-            expected += envs * self.env_bytes() + finals * self.final_bytes();
         }
         if next != end {
             return unexpected(format!("its environments are not those of place {number}"));
-        }
-        if expected != bytes {
-            return unexpected(format!("it has {bytes} bytes of columns, not {expected}"));
         }
         // One episode may end with every step, and none that is not of the place.
         let strange = head
@@ -323,17 +358,17 @@ impl ParcelFormat {
     fn read_rollout(&self, head: &RolloutHead, left: &mut &[u8]) -> Result<Rollout, WireError> {
         let mut rollout = self.rollout(head.envs);
         rollout.version = head.version;
-        for array in columns_mut(&mut rollout) {
-            let column = take(left, array.bytes().len())?;
-            array.bytes_mut().copy_from_slice(column);
-        }
         for &(t, b) in &head.final_at {
             rollout.keep_final(t, b);
         }
-        let finals = head.final_at.len();
-        for (_, array) in rollout.final_obs.leaves_mut() {
-            let row = array.bytes().len() / array.shape()[0].max(1);
-            array.bytes_mut()[..finals * row].copy_from_slice(take(left, finals * row)?);
+        let Rollout { obs, final_obs, .. } = &mut rollout;
+        let finals = final_obs.leaves_mut();
+        for ((_, shown), (_, last)) in obs.leaves_mut().into_iter().zip(finals) {
+            stack::read(shown, last, &head.final_at, left)?;
+        }
+        for array in columns_mut(&mut rollout) {
+            let column = take(left, array.bytes().len())?;
+            array.bytes_mut().copy_from_slice(column);
         }
         let legal = rollout.final_legal.len();
         rollout.final_legal.copy_from_slice(take(left, legal)?);
@@ -388,11 +423,10 @@ impl ParcelFormat {
     }
 }
 
-/// All columns in their order on the wire, but for those of ended episodes.
+/// All columns but observations, in their order on the wire.
 fn columns(rollout: &Rollout) -> Vec<&Array> {
     let trees = |tree| Tree::leaves(tree).into_iter().map(|(_, array)| array);
-    let mut columns: Vec<&Array> = trees(&rollout.obs).collect();
-    columns.extend(&rollout.legal);
+    let mut columns: Vec<&Array> = rollout.legal.iter().collect();
     columns.extend([&rollout.actions, &rollout.rewards]);
     columns.extend([&rollout.terminated, &rollout.truncated]);
     columns.extend(trees(&rollout.policy).chain(trees(&rollout.state)));
@@ -404,8 +438,7 @@ fn columns_mut(rollout: &mut Rollout) -> Vec<&mut Array> {
     fn arrays(tree: &mut Tree<Array>) -> impl Iterator<Item = &mut Array> {
         tree.leaves_mut().into_iter().map(|(_, array)| array)
     }
-    let mut columns: Vec<&mut Array> = arrays(&mut rollout.obs).collect();
-    columns.extend(&mut rollout.legal);
+    let mut columns: Vec<&mut Array> = rollout.legal.iter_mut().collect();
     columns.extend([&mut rollout.actions, &mut rollout.rewards]);
     columns.extend([&mut rollout.terminated, &mut rollout.truncated]);
     columns.extend(arrays(&mut rollout.policy));

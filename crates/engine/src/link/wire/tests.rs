@@ -13,6 +13,7 @@ fn format() -> ParcelFormat {
         observation: Space::Dict(vec![
             ("eyes".into(), Space::unbounded(&[2])),
             ("ears".into(), Space::Discrete { n: 9 }),
+            ("film".into(), Space::unbounded(&[3, 1, 2])),
         ]),
         action: Space::Discrete { n: 4 },
         legal_actions: Some(4),
@@ -28,6 +29,14 @@ fn parcel(seed: u8) -> Parcel {
     let rollout = |first_env: usize, envs: usize| {
         let mut rollout = format.rollout(envs);
         rollout.version = u64::from(seed);
+        let seen = rollout.obs.leaves_mut();
+        let mut arrays: Vec<&mut Array> = seen.into_iter().map(|(_, array)| array).collect();
+        for array in &mut arrays {
+            // Every second byte: so some stacks continue the one before and others do not.
+            for (i, byte) in array.bytes_mut().iter_mut().enumerate() {
+                *byte = ((i as u8).wrapping_mul(seed) / 16) % 2;
+            }
+        }
         for array in columns_mut(&mut rollout) {
             for (i, byte) in array.bytes_mut().iter_mut().enumerate() {
                 *byte = (i as u8).wrapping_add(seed) % 2;
@@ -121,9 +130,9 @@ fn frames_that_are_too_long_are_refused_by_their_header() {
 #[test]
 fn other_protocols_and_strangers_are_told_apart() {
     let mut newer = written(&parcel(1));
-    newer[4] = 2;
+    newer[4] = 3;
     let error = format().read(&newer).unwrap_err();
-    assert_eq!(error, WireError::Protocol { theirs: 2 });
+    assert_eq!(error, WireError::Protocol { theirs: 3 });
     let http = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n";
     assert_eq!(format().read(http).unwrap_err(), WireError::Foreign);
 }
@@ -166,7 +175,106 @@ fn parcels_of_other_runs_are_refused() {
     assert!(refused(&other));
 }
 
+/// Where the compressed columns begin: after their length.
+fn columns_at(frame: &[u8]) -> usize {
+    let head = u32::from_le_bytes(array(&frame[HEADER_BYTES..HEADER_BYTES + 4]));
+    HEADER_BYTES + 4 + head as usize + 8
+}
+
+/// The same parcel with other columns.
+fn with_columns(announced: u64, packed: &[u8]) -> Vec<u8> {
+    let mut frame = written(&parcel(1));
+    let at = columns_at(&frame);
+    frame.truncate(at);
+    frame[at - 8..].copy_from_slice(&announced.to_le_bytes());
+    frame.extend(packed);
+    sealed(frame)
+}
+
+/// Few bytes that unpack to many are refused by what a parcel can hold, whatever they announce.
+#[test]
+fn bombs_do_not_go_off() {
+    let most = format().most_bytes();
+    let bomb = zstd::bulk::compress(&vec![0; 1 << 24], ZSTD_LEVEL).unwrap();
+    assert!(bomb.len() < 4096);
+    let refused = |announced| format().read(&with_columns(announced, &bomb)).unwrap_err();
+    let bytes = 1 << 24;
+    assert_eq!(refused(bytes), WireError::TooLong { bytes, most });
+    assert_eq!(
+        refused(u64::MAX),
+        WireError::TooLong {
+            bytes: u64::MAX,
+            most
+        }
+    );
+    assert_eq!(refused(most), WireError::Damaged);
+    assert_eq!(refused(0), WireError::Damaged);
+}
+
+/// Of a stack that continues the one before only its newest frame is sent.
+#[test]
+fn continued_stacks_are_sent_once() {
+    let places = Places::new(std::iter::once(0..2), Start::default());
+    let (steps, side) = (40, 16);
+    let format = ParcelFormat {
+        steps,
+        observation: Space::unbounded(&[4, side, side]),
+        places: places.all(),
+        legal_actions: None,
+        ..format()
+    };
+    let mut rollout = format.rollout(2);
+    let item = 4 * side * side;
+    for (_, array) in rollout.obs.leaves_mut() {
+        let pixels = array.as_mut_slice::<f32>();
+        for (i, pixel) in pixels.iter_mut().enumerate() {
+            let (row, at) = (i / item, i % item);
+            let (t, b, frame) = (row / 2, row % 2, at / (side * side));
+            // Frame `t + frame` of environment `b`, of bytes that do not compress.
+            let seed = ((t + frame) * 7 + b) * side * side + at % (side * side);
+            *pixel = f32::from_bits((seed as u32).wrapping_mul(0x9E37_79B9) >> 2);
+        }
+    }
+    rollout.keep_final(3, 1);
+    rollout.terminated.as_mut_slice::<u8>()[7] = 1;
+    let parcel = Parcel {
+        lease: LeaseId {
+            place: 0,
+            term: 0,
+            epoch: 1,
+        },
+        number: 0,
+        rollouts: vec![(0, rollout)],
+        episodes: Vec::new(),
+    };
+    let frame = written(&parcel);
+    assert_eq!(format.read(&frame).unwrap(), parcel);
+    let frames = 2 * (steps + 1 + 3) + 1;
+    let most = frames * side * side * 4 + 4096;
+    assert!(frame.len() < most, "{} bytes of {most}", frame.len());
+}
+
 proptest! {
+    /// Any columns that can be unpacked are a parcel of this run or an error.
+    #[test]
+    fn forged_columns_are_read_or_refused(
+        seed: u8,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+        cut in 0usize..40,
+    ) {
+        let frame = written(&parcel(seed));
+        let at = columns_at(&frame);
+        let most = format().most_bytes() as usize;
+        let mut raw = zstd::bulk::decompress(&frame[at..], most).unwrap();
+        raw.truncate(raw.len() - cut);
+        for (at, byte) in changes {
+            let at = at.index(raw.len());
+            raw[at] = byte;
+        }
+        let packed = zstd::bulk::compress(&raw, ZSTD_LEVEL).unwrap();
+        let _ = format().read(&with_columns(raw.len() as u64, &packed));
+    }
+
     #[test]
     fn parcels_come_back_as_they_were(seed: u8) {
         let parcel = parcel(seed);
