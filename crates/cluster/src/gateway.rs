@@ -47,8 +47,8 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 /// A spare that has not asked for this long is gone.
 const SPARE_ASKS: Duration = Duration::from_secs(5);
 
-/// The learner's side of the link to actors elsewhere. Clones are the same; the last one to go stops
-/// to listen.
+/// The learner's side of the link to actors elsewhere. Clones share it; it stops
+/// listening when the last one is dropped.
 #[derive(Clone)]
 pub struct Gateway {
     shared: Arc<Shared>,
@@ -408,7 +408,7 @@ impl Shared {
         }
     }
 
-    /// How it is with a feed, and which parcel is next.
+    /// The state of a feed, and the number of the next parcel.
     fn ack(&self, lease: LeaseId, connection: u64) -> Ack {
         let next = {
             let mut book = self.book();
@@ -625,8 +625,7 @@ async fn dispatch(shared: Arc<Shared>, request: http::Request<Body>) -> http::Re
                 std::future::ready(welcome.map(Response::new))
             });
             let codec = ProstCodec::<Welcome, Hello>::default();
-            let grpc = Grpc::new(codec).max_decoding_message_size(MOST_CONTROL_BYTES);
-            let mut grpc = grpc;
+            let mut grpc = Grpc::new(codec).max_decoding_message_size(MOST_CONTROL_BYTES);
             grpc.unary(join, request).await
         }
         FEED => {
@@ -908,7 +907,7 @@ mod tests {
                     connection = shared.open(lease.id).unwrap();
                 }
                 let over = if late { old } else { connection };
-                // What no actor does: to send what comes later than the next.
+                // Actors never skip a number.
                 let number = number.min(next);
                 let taken = shared.take(lease.id, over, number, &frame(&lease, number));
                 prop_assert_eq!(taken, over == connection);

@@ -115,7 +115,7 @@ struct Cache {
     begun: u64,
 }
 
-/// Ends the runtime where that may wait.
+/// Ends the runtime without waiting for its tasks.
 struct Owned(Option<Runtime>);
 
 impl Drop for Owned {
@@ -326,7 +326,7 @@ fn is_final(status: &Status) -> bool {
 }
 
 impl Shared {
-    /// Whether whoever waits should go on waiting.
+    /// Whether waiting has no use any more.
     fn is_over(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.leaving.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What travels: a gRPC service of four calls, and the messages of each.
+//! What travels: a gRPC service of three calls, and the messages of each.
 //!
 //! ```text
 //! Join(Hello) → Welcome                 versions are compared, a place is leased

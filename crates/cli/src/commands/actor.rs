@@ -1,12 +1,14 @@
 //! `starling actor`: collects for a learner in another process.
 
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 
 use crate::cluster::{Fleet, JoinFile, Line, Options, run_actors};
+use crate::envs::ConfigError;
 use crate::{EngineError, RunConfig};
 
 use super::numbers::at_least_one;
@@ -21,7 +23,7 @@ pub(super) struct Args {
     /// Join file that `train --listen` wrote into the folder of its run [env: STARLING_JOIN, which
     /// may also hold the content of the file]
     #[arg(long, value_name = "FILE")]
-    join: Option<String>,
+    join: Option<PathBuf>,
     /// Places to take, each with its own thread; with --central threads that step [default: one per
     /// core]
     #[arg(long, value_parser = at_least_one, allow_negative_numbers = true)]
@@ -38,12 +40,15 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let join = args.join.or_else(|| std::env::var(JOIN).ok());
-    let Some(join) = join else {
-        let text = format!("give the join file of a run with --join or {JOIN}");
-        return Err(Usage(text).into());
+    // The content is a secret, and other users see the arguments of a process.
+    let join = match (args.join, std::env::var(JOIN)) {
+        (Some(path), _) => JoinFile::read(&path)?,
+        (None, Ok(given)) => JoinFile::find(&given)?,
+        (None, Err(_)) => {
+            let text = format!("give the join file of a run with --join or {JOIN}");
+            return Err(Usage(text).into());
+        }
     };
-    let join = JoinFile::find(&join)?;
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
@@ -83,6 +88,9 @@ fn configure(
     central: Option<usize>,
 ) -> Result<RunConfig, EngineError> {
     let mut settings = settings.clone();
+    let env = settings["env"]["id"].as_str().unwrap_or_default();
+    let installed = super::roms::ensure(env).and_then(|()| super::mujoco::ensure(env));
+    installed.map_err(|error| ConfigError::Misfit(format!("{error:#}")))?;
     let device = match device {
         Some(device) => device,
         None if settings["device"] == "cpu" => "cpu",

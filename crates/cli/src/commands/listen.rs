@@ -4,9 +4,10 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::Training;
 use crate::cluster::{ClusterError, Gateway, Identity, JoinFile, Options};
+use crate::engine::OnActorLoss;
 use crate::record::RunFolder;
+use crate::{RunConfig, Training};
 
 use super::caller;
 
@@ -14,6 +15,9 @@ use super::caller;
 const JOIN_FILE: &str = "join.json";
 /// The certificate's key.
 const KEY_FILE: &str = "join.key";
+
+/// Losses of remote actors that a run survives.
+const MOST_LOSSES: u64 = 1_000_000;
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Actors in other processes")]
@@ -41,11 +45,25 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl Listen {
-    /// Settings that a learner without actors of its own needs, unless the user says otherwise.
+    /// Settings that a learner with remote actors needs, unless the user sets them. Remote actors come
+    /// and go, so their losses do not end the run.
     pub(super) fn overrides(&self) -> Vec<String> {
+        let losses = format!("max_actor_losses={MOST_LOSSES}");
         match self.listen {
-            Some(_) => vec!["mode=threads".into(), "on_actor_loss=continue".into()],
+            Some(_) => vec![
+                "mode=threads".into(),
+                "on_actor_loss=continue".into(),
+                losses,
+            ],
             None => Vec::new(),
+        }
+    }
+
+    /// The same for a resumed run that had no remote actors before.
+    pub(super) fn adapt(&self, config: &mut RunConfig, folder: &RunFolder) {
+        if self.listen.is_some() && !folder.path().join(JOIN_FILE).exists() {
+            config.settings.on_actor_loss = OnActorLoss::Continue;
+            config.settings.max_actor_losses = MOST_LOSSES;
         }
     }
 

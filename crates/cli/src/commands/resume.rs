@@ -32,6 +32,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folder = RunFolder::open_to_write(&args.run)?;
     let mut config = super::read_config(&folder, args.device.as_deref())?;
+    args.listen.adapt(&mut config, &folder);
     bf16::ensure(&mut config)?;
     let mut progress = Progress::new(args.quiet);
     let stop = signals::stop_flag(progress.speaker())?;
