@@ -77,7 +77,8 @@ Examples:
 Environment variables:
   STARLING_LIBTORCH  torch 2.11.0 folder to use instead of the downloaded one (read by ./starling)
   STARLING_ROMS      folder of Atari ROMs, searched before the user's cache
-  STARLING_MUJOCO    folder of MuJoCo's library, used instead of the one in the user's cache";
+  STARLING_MUJOCO    folder of MuJoCo's library, used instead of the one in the user's cache
+  STARLING_JOIN      join file of a run, or its content (read by `starling actor`)";
 
 #[derive(Subcommand)]
 enum Command {
