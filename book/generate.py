@@ -27,12 +27,14 @@ TITLES = {
     "apex-rainbow-iqn": "Ape-X Rainbow-IQN",
     "appo": "APPO",
     "c51": "C51",
+    "crossq": "CrossQ",
     "ddpg": "DDPG",
     "dqn": "DQN",
     "epsilon-rainbow": "ε-Rainbow",
     "impala": "IMPALA",
     "iqn": "IQN",
     "ngu": "NGU",
+    "pearl": "PEARL",
     "ppo": "PPO",
     "pqn": "PQN",
     "qr-dqn": "QR-DQN",
@@ -47,9 +49,11 @@ FILES = {
     "apex-dqn": "apex",
     "apex-rainbow": "apex",
     "apex-rainbow-iqn": "apex",
+    "crossq": "continuous/crossq",
     "ddpg": "continuous/ddpg",
     "epsilon-rainbow": "rainbow",
     "ngu": "ngu/mod",
+    "pearl": "pearl/mod",
     "r2d2": "r2d2/mod",
     "rainbow": "rainbow",
     "rainbow-iqn": "rainbow",
@@ -156,7 +160,7 @@ def environments(program: Program) -> str:
     envs = program.settings["env"]
     text += settings_table(envs["classic"])
     common = [setting["key"] for setting in envs["classic"]]
-    for family, title in (("minatar", "MinAtar"), ("atari", "Atari")):
+    for family, title in (("python", "Python"), ("minatar", "MinAtar"), ("atari", "Atari")):
         text += f"\n### {title}\n\n"
         if family == "atari":
             text += "Null stands for the default, which depends on the id and on `env.preset`.\n\n"
@@ -193,7 +197,7 @@ def network(program: Program) -> str:
     text += settings_table(inside(algos["ppo"], "algo.net"))
     text += "\n## The Q-network\n\nUsed by value-based algorithms such as DQN instead.\n\n"
     text += settings_table(inside(algos["dqn"], "algo.net"))
-    text += "\n## The networks of actor and critics\n\nUsed by SAC, TD3 and DDPG instead.\n\n"
+    text += "\n## The networks of actor and critics\n\nUsed by SAC, CrossQ, TD3 and DDPG instead.\n\n"
     text += settings_table(inside(algos["sac"], "algo.net"))
     text += "\n## The optimiser\n\n"
     text += settings_table(inside(algos["ppo"], "algo.optimizer"))

@@ -29,11 +29,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#8c564b", "#ff7f0e")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 320, 56, 16, 32, 44
 
+# The settings of PPO's preset when these curves were measured.
+LOCKSTEP = [
+    "asynchronous=false", "fixed_lag=null", "decorrelate_steps=0", "algo.rollout_steps=128",
+]
 PONG = [
-    "PongNoFrameskip-v4", "--steps", "8000000", "stop_at_return=18",
+    "PongNoFrameskip-v4", "--steps", "8000000", "stop_at_return=18", *LOCKSTEP,
+    "algo.ratio_clip=0.2", "algo.learning_rate={start: 0.001, end: 0.0}",
 ]
 BREAKOUT = [
-    "BreakoutNoFrameskip-v4", "--steps", "16000000",
+    "BreakoutNoFrameskip-v4", "--steps", "16000000", *LOCKSTEP,
     "algo.ratio_clip=0.1", "algo.learning_rate={start: 0.0007, end: 0.0}",
 ]
 APEX = [

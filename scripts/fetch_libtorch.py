@@ -32,6 +32,8 @@ WHEELS = {
     "nvidia-cuda-crt==13.0.88": "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4",
 }
 WANTED = ("libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13")
+# Their licence texts, for those who give the libraries to others (scripts/release.sh).
+LICENSES = ("LICENSE", "License", "NOTICE", "COPYING")
 
 
 def main() -> None:
@@ -66,6 +68,11 @@ def link_existing(torch: pathlib.Path, aside: pathlib.Path) -> None:
         if ".so" in library.name and library.name != "libtorch.so" and not link.is_symlink():
             link.symlink_to(library)
     (aside / "include").symlink_to(torch / "include")
+    for info in sorted(torch.parent.glob("torch-*.dist-info")):
+        for text in (path for path in sorted(info.rglob("*")) if path.name.startswith(LICENSES)):
+            goal = aside / "licenses" / text.relative_to(torch.parent)
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(text, goal)
     # Without CUDA's headers everything works but CUDA graphs.
     for headers in sorted(torch.parent.glob("nvidia/*/include")):
         if (headers / "cuda_runtime_api.h").exists() and (headers / "crt").is_dir():
@@ -118,6 +125,8 @@ def unpack(wheel: pathlib.Path, aside: pathlib.Path) -> None:
                 goal = aside / "lib" / path.name
             elif path.parts[:2] == ("torch", "include") and not entry.is_dir():
                 goal = aside.joinpath("include", *path.parts[2:])
+            elif path.parts[0].endswith(".dist-info") and path.name.startswith(LICENSES):
+                goal = aside.joinpath("licenses", *path.parts)
             elif path.parts[:3] == ("nvidia", "cu13", "include") and not entry.is_dir():
                 goal = aside.joinpath("include-cuda", *path.parts[3:])
             else:

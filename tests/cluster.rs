@@ -1,83 +1,59 @@
-//! Learners and actors in processes of their own: what is learned is the same, and processes that are
-//! killed cost no more than what they had not sent.
+//! Learners and actors in separate processes: results equal those of a local run, and a killed process
+//! loses no more than what it had not sent.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use starling::record::{Table, checkpoint};
+use starling_testing::{Process, RedisServer, logged, only_run, text, wait_for};
+use tempfile::TempDir;
 
-/// Longer than anything takes on a busy machine.
-const LONG: Duration = Duration::from_secs(60);
-
-/// A process that does not outlive its test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn starling(folder: &Path, log: &str, args: &[&str]) -> Process {
+    Process::run(env!("CARGO_BIN_EXE_starling"), folder, log, args)
 }
 
-impl Process {
-    fn start(folder: &Path, log: &str, args: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
-        command.current_dir(folder).stdin(Stdio::null());
-        let log = File::create(folder.join(log)).unwrap();
-        command.stdout(Stdio::null()).stderr(log);
-        Self(command.args(args).spawn().unwrap())
-    }
-
-    /// Its exit code.
-    fn end(mut self) -> i32 {
-        wait_for("a process to end", || self.0.try_wait().unwrap().is_some());
-        self.0.wait().unwrap().code().unwrap()
-    }
-
-    /// As `kill -9` does.
-    fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-
-    fn signal(&self, name: &str) {
-        let mut command = Command::new("kill");
-        command.args(["-s", name, &self.0.id().to_string()]);
-        assert!(command.status().unwrap().success());
-    }
+/// One with a limit on open files.
+fn starling_limited(folder: &Path, log: &str, files: u32, args: &[&str]) -> Process {
+    let mut shell = Command::new("bash");
+    let script = format!("ulimit -n {files}; exec \"$0\" \"$@\"");
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_starling")]);
+    shell.args(args);
+    Process::start(shell, folder, log)
 }
 
-fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !ready() {
-        assert!(start.elapsed() < LONG, "waited too long for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Any port of this machine.
+const HERE: &str = "127.0.0.1:0";
+
+/// A learner that meets its actors there, and its join file.
+fn learner(address: &str, folder: &Path, args: &[&str]) -> (Process, String) {
+    let all = listening(address, args);
+    joinable(folder, starling(folder, "learner.txt", &all))
 }
 
-/// The folder of the only run there is.
-fn only_run(folder: &Path) -> Option<PathBuf> {
-    let mut path = folder.join("runs");
-    for _ in 0..3 {
-        path = std::fs::read_dir(&path).ok()?.next()?.ok()?.path();
-    }
-    Some(path)
-}
-
-/// A learner that listens, and its join file.
-fn learner(folder: &Path, args: &[&str]) -> (Process, String) {
+fn listening<'a>(address: &'a str, args: &[&'a str]) -> Vec<&'a str> {
     let mut all = vec!["train"];
     all.extend(args);
-    all.extend(["--listen", "127.0.0.1:0", "--lease-seconds", "1"]);
-    let mut learner = Process::start(folder, "learner.txt", &all);
+    all.extend(["--listen", address, "--lease-seconds", "1"]);
+    all
+}
+
+/// A Redis server, and its address. `None` if the machine has none.
+fn redis(test: &str, folder: &Path) -> Option<(RedisServer, String)> {
+    let server = RedisServer::start(test, folder, &[])?;
+    let address = format!("redis://127.0.0.1:{}", server.port());
+    Some((server, address))
+}
+
+/// A learner, once it listens.
+fn joinable(folder: &Path, mut learner: Process) -> (Process, String) {
     let file = || only_run(folder).map(|run| run.join("join.json"));
     wait_for("the join file", || {
-        let ended = learner.0.try_wait().unwrap();
-        assert!(ended.is_none(), "{}", text(folder.join("learner.txt")));
+        let running = learner.is_running();
+        assert!(running, "{}", text(folder.join("learner.txt")));
         file().is_some_and(|file| file.exists())
     });
     (learner, file().unwrap().display().to_string())
@@ -85,21 +61,7 @@ fn learner(folder: &Path, args: &[&str]) -> (Process, String) {
 
 fn actor(folder: &Path, join: &str, log: &str, threads: &str) -> Process {
     let args = ["actor", "--join", join, "--threads", threads];
-    Process::start(folder, log, &args)
-}
-
-fn text(path: impl AsRef<Path>) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
-}
-
-/// A number that a process logged as `name: 7` last.
-fn logged(text: &str, name: &str) -> u64 {
-    let from = text
-        .rfind(&format!("{name}: "))
-        .unwrap_or_else(|| panic!("no {name} in {text}"));
-    let digits = text[from + name.len() + 2..].chars();
-    let digits: String = digits.take_while(char::is_ascii_digit).collect();
-    digits.parse().unwrap()
+    starling(folder, log, &args)
 }
 
 /// Steps that a run has logged so far.
@@ -195,36 +157,104 @@ fn a_run_with_actor_processes_is_the_same_run() {
         (central, 1, vec!["--threads", "2", "--central"]),
     ];
     for (settings, processes, how) in cases {
-        let here = tempfile::tempdir().unwrap();
-        let mut args = vec!["train"];
-        args.extend(&settings);
-        if how.contains(&"--central") {
-            // The order of episodes that end in one round follows the threads that step.
-            args.push("mode=central");
-        }
-        assert_eq!(Process::start(here.path(), "local.txt", &args).end(), 0);
-        let there = tempfile::tempdir().unwrap();
-        let (learner, join) = learner(there.path(), &settings);
-        let start = |i| {
-            let mut args = vec!["actor", "--join", &join];
-            args.extend(&how);
-            Process::start(there.path(), &format!("actor{i}.txt"), &args)
-        };
-        let actors: Vec<Process> = (0..processes).map(start).collect();
-        assert_eq!(
-            learner.end(),
-            0,
-            "{}",
-            text(there.path().join("learner.txt"))
-        );
-        for actor in actors {
-            assert_eq!(actor.end(), 0);
-        }
-        assert!(
-            learned(here.path()) == learned(there.path()),
-            "{settings:?}"
-        );
+        equals_local(HERE, &settings, processes, &how);
     }
+}
+
+/// The same over a Redis server.
+#[test]
+fn a_run_over_redis_is_the_same_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((_server, address)) = redis("a_run_over_redis_is_the_same_run", folder.path()) else {
+        return;
+    };
+    let ppo = settings("ppo", &["steps=4000", "asynchronous=true", "fixed_lag=1"]);
+    let dqn = settings(
+        "dqn",
+        &[
+            "steps=3000",
+            "algo.learning_starts_steps=1000",
+            "algo.batch_size=16",
+        ],
+    );
+    let impala = settings("impala", &["steps=4000"]);
+    equals_local(&address, &ppo, 2, &["--threads", "1"]);
+    equals_local(&address, &dqn, 1, &["--threads", "2"]);
+    equals_local(&address, &impala, 1, &["--threads", "2", "--central"]);
+}
+
+/// The same while the server is killed again and again and loses all it has.
+#[test]
+fn a_run_over_a_redis_that_is_killed_is_the_same_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = "a_run_over_a_redis_that_is_killed_is_the_same_run";
+    let Some((mut server, address)) = redis(test, folder.path()) else {
+        return;
+    };
+    let given = settings(
+        "dqn",
+        &[
+            "steps=12000",
+            "algo.learning_starts_steps=1000",
+            "algo.batch_size=16",
+        ],
+    );
+    let done = AtomicBool::new(false);
+    let reconnects = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1_500));
+                server.kill();
+                std::thread::sleep(Duration::from_millis(100));
+                server.start_again();
+            }
+        });
+        let there = std::panic::catch_unwind(|| {
+            let there = equals_local(&address, &given, 2, &["--threads", "1"]);
+            logged(
+                &text(only_run(there.path()).unwrap().join("log.txt")),
+                "reconnects",
+            )
+        });
+        done.store(true, Ordering::Relaxed);
+        there.unwrap()
+    });
+    assert!(reconnects > 0, "nothing was disturbed");
+}
+
+/// Trains with threads, and with so many actor processes that are started like this, and compares what
+/// was learned. Returns the folder of the latter.
+fn equals_local(address: &str, settings: &[&str], processes: usize, how: &[&str]) -> TempDir {
+    let here = tempfile::tempdir().unwrap();
+    let mut args = vec!["train"];
+    args.extend(settings);
+    if how.contains(&"--central") {
+        // The order of episodes that end in one round follows the threads that step.
+        args.push("mode=central");
+    }
+    assert_eq!(starling(here.path(), "local.txt", &args).end(), 0);
+    let there = tempfile::tempdir().unwrap();
+    let (learner, join) = learner(address, there.path(), settings);
+    let start = |i| {
+        let mut args = vec!["actor", "--join", &join];
+        args.extend(how);
+        starling(there.path(), &format!("actor{i}.txt"), &args)
+    };
+    let actors: Vec<Process> = (0..processes).map(start).collect();
+    assert_eq!(
+        learner.end(),
+        0,
+        "{}",
+        text(there.path().join("learner.txt"))
+    );
+    for actor in actors {
+        assert_eq!(actor.end(), 0);
+    }
+    assert!(
+        learned(here.path()) == learned(there.path()),
+        "{settings:?}"
+    );
+    there
 }
 
 /// Steps that may be on their way when a run ends: two parcels of each place in the learner's queue,
@@ -235,19 +265,33 @@ const ON_THE_WAY: u64 = 3;
 /// learner counts came in one parcel that was taken once.
 #[test]
 fn actors_are_killed_and_replaced() {
+    replaces_killed_actors(HERE, "steps=60000");
+}
+
+#[test]
+fn actors_are_killed_and_replaced_over_redis() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = "actors_are_killed_and_replaced_over_redis";
+    if let Some((_server, address)) = redis(test, folder.path()) {
+        // The loss of an actor takes longer to notice.
+        replaces_killed_actors(&address, "steps=150000");
+    }
+}
+
+fn replaces_killed_actors(address: &str, steps_asked: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let given = settings(
         "dqn",
         &[
-            "steps=60000",
+            steps_asked,
             "asynchronous=true",
             "algo.learning_starts_steps=1000",
             "algo.batch_size=16",
             "algo.capacity_steps=200000",
         ],
     );
-    let (learner, join) = learner(path, &given);
+    let (learner, join) = learner(address, path, &given);
     let killed = actor(path, &join, "killed.txt", "1");
     let stopped = actor(path, &join, "stopped.txt", "1");
     wait_for("the first steps", || steps(path) >= 3_000.0);
@@ -284,10 +328,23 @@ fn actors_are_killed_and_replaced() {
     }
 }
 
-/// The learner is killed and resumed: the same actor process goes on with the new one, and what was
+/// The learner is killed and resumed: the same actor process continues with the new one, and what was
 /// collected for the old one is not used.
 #[test]
 fn the_learner_is_killed_and_resumed() {
+    resumes_killed_learner(HERE);
+}
+
+#[test]
+fn the_learner_is_killed_and_resumed_over_redis() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = "the_learner_is_killed_and_resumed_over_redis";
+    if let Some((_server, address)) = redis(test, folder.path()) {
+        resumes_killed_learner(&address);
+    }
+}
+
+fn resumes_killed_learner(address: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let given = settings(
@@ -298,7 +355,7 @@ fn the_learner_is_killed_and_resumed() {
             "checkpoint.every_steps=2000",
         ],
     );
-    let (first, join) = learner(path, &given);
+    let (first, join) = learner(address, path, &given);
     let actors = actor(path, &join, "actors.txt", "2");
     let run = only_run(path).unwrap();
     wait_for("a checkpoint", || {
@@ -307,8 +364,8 @@ fn the_learner_is_killed_and_resumed() {
     first.kill();
     let (latest, _) = checkpoint::latest(&run.join("checkpoints")).unwrap();
     let (from, name) = (latest.step(), run.display().to_string());
-    let args = ["resume", &name, "--quiet", "--listen", "127.0.0.1:0"];
-    let second = Process::start(path, "learner.txt", &args);
+    let args = ["resume", &name, "--quiet", "--listen", address];
+    let second = starling(path, "learner.txt", &args);
     assert_eq!(second.end(), 0, "{}", text(path.join("learner.txt")));
     assert_eq!(actors.end(), 0, "{}", text(path.join("actors.txt")));
 
@@ -332,6 +389,18 @@ fn the_learner_is_killed_and_resumed() {
 /// At a free pace, with actors in processes of their own, CartPole is learned.
 #[test]
 fn cart_pole_is_learned() {
+    learns_cart_pole(HERE);
+}
+
+#[test]
+fn cart_pole_is_learned_over_redis() {
+    let folder = tempfile::tempdir().unwrap();
+    if let Some((_server, address)) = redis("cart_pole_is_learned_over_redis", folder.path()) {
+        learns_cart_pole(&address);
+    }
+}
+
+fn learns_cart_pole(address: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let given = [
@@ -343,7 +412,7 @@ fn cart_pole_is_learned() {
         "device=cpu",
         "stop_at_return=400",
     ];
-    let (learner, join) = learner(path, &given);
+    let (learner, join) = learner(address, path, &given);
     let actors = [
         actor(path, &join, "one.txt", "1"),
         actor(path, &join, "two.txt", "1"),
@@ -354,6 +423,35 @@ fn cart_pole_is_learned() {
     }
     let log = text(only_run(path).unwrap().join("log.txt"));
     assert!(log.contains("Solved"), "{log}");
+}
+
+/// A learner that cannot open another file because strangers connect neither ends nor spins, and serves
+/// its actors when they are gone.
+#[test]
+fn too_many_connections_are_survived() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let given = settings("ppo", &["steps=4000"]);
+    let learner = starling_limited(path, "learner.txt", 64, &listening(HERE, &given));
+    let (learner, join) = joinable(path, learner);
+    let address: serde_json::Value = serde_json::from_str(&text(&join)).unwrap();
+    let address = address["address"].as_str().unwrap().to_owned();
+    let strangers: Vec<_> = (0..100)
+        .map(|_| std::net::TcpStream::connect(&address).unwrap())
+        .collect();
+    let log = || text(only_run(path).unwrap().join("log.txt"));
+    wait_for("the learner to notice", || {
+        log().contains("Too many open files")
+    });
+    drop(strangers);
+    let actors = actor(path, &join, "actors.txt", "2");
+    assert_eq!(learner.end(), 0, "{}", text(path.join("learner.txt")));
+    assert_eq!(actors.end(), 0);
+    assert!(
+        log().matches("Too many open files").count() < 10,
+        "{}",
+        log()
+    );
 }
 
 /// What a user does wrong is said in a sentence.
@@ -370,8 +468,28 @@ fn mistakes_are_explained() {
             "cannot listen at nowhere",
         ),
         (vec!["train", "CartPole-v1", "--insecure"], 2, "--listen"),
+        (
+            vec!["train", "CartPole-v1", "--listen", "redis://127.0.0.1:1"],
+            1,
+            "cannot listen at redis://127.0.0.1:1",
+        ),
+        (
+            vec!["train", "CartPole-v1", "--listen", "redis://10.0.0.5"],
+            2,
+            "use rediss://, or --insecure",
+        ),
+        (
+            vec![
+                "train",
+                "CartPole-v1",
+                "--listen",
+                "redis://:secret@127.0.0.1",
+            ],
+            1,
+            "STARLING_REDIS_PASSWORD",
+        ),
     ] {
-        let ended = Process::start(path, "said.txt", &args).end();
+        let ended = starling(path, "said.txt", &args).end();
         let said = text(path.join("said.txt"));
         assert!(said.contains(expected), "{args:?}: {said}");
         assert_eq!(ended, code, "{args:?}: {said}");

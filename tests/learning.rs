@@ -239,6 +239,11 @@ fn sac_swings_the_pendulum_up() {
 }
 
 #[test]
+fn crossq_swings_the_pendulum_up() {
+    swings_the_pendulum_up("crossq");
+}
+
+#[test]
 fn td3_swings_the_pendulum_up() {
     swings_the_pendulum_up("td3");
 }
@@ -246,4 +251,57 @@ fn td3_swings_the_pendulum_up() {
 #[test]
 fn ddpg_swings_the_pendulum_up() {
     swings_the_pendulum_up("ddpg");
+}
+
+/// Remembers the mean return of each trajectory of the last evaluation's trials.
+#[derive(Default)]
+struct LastTrials(Vec<(String, f64)>);
+
+impl Watcher for LastTrials {
+    fn evaluated(&mut self, _: &Status, evaluation: &Evaluation) {
+        let mean = |returns: &[f64]| returns.iter().sum::<f64>() / returns.len() as f64;
+        let means = evaluation.by_trajectory.iter();
+        self.0 = means.map(|(name, all)| (name.clone(), mean(all))).collect();
+    }
+}
+
+/// Goals that it has not been trained on, and does not see. Who does nothing has about −18; with the
+/// goal in the observation it is −5.5.
+#[test]
+fn pearl_adapts_to_a_new_goal() {
+    let mut request = Request::new("PointRobot-v0");
+    let overrides = [
+        "steps=40000",
+        "envs=40",
+        "env.train_tasks=40",
+        "env.eval_tasks=20",
+        "eval.every_steps=40000",
+        "eval.episodes=60",
+        "algo.meta_batch=8",
+        "algo.batch_size=64",
+        "algo.context_batch=32",
+        "algo.hidden=[64, 64]",
+        "algo.encoder_hidden=[64, 64]",
+        "algo.learning_starts_steps=4000",
+        "algo.updates_per_step=0.25",
+        "algo.prior_steps=40",
+        "algo.extra_steps=40",
+        "algo.learning_rate=0.001",
+        "algo.gamma=0.9",
+        "algo.target_tau=0.01",
+        "algo.reward_scale=20",
+    ];
+    request.overrides = overrides.map(str::to_owned).to_vec();
+    let config = resolve(&request).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let mut last = LastTrials::default();
+    starling::train(config, root.path(), "test", &mut last).unwrap();
+    let mean = |name: &str| {
+        let found = last.0.iter().find(|(known, _)| known == name);
+        found.unwrap().1
+    };
+    let (first, third) = (mean("Trajectory1"), mean("Trajectory3"));
+    assert!(third > -14.5, "{:?}", last.0);
+    assert!(third > first + 2.0, "{:?}", last.0);
+    assert!(third > mean("Prior") + 2.0, "{:?}", last.0);
 }

@@ -171,7 +171,7 @@ fn ppo_on_continuous_actions() {
     same_in_one_go_and_in_two("Pendulum-v1", "ppo", &[]);
 }
 
-/// Simulations go on from MuJoCo's whole state, and from what tasks remember.
+/// Simulations continue from MuJoCo's whole state, and from what tasks remember.
 #[test]
 fn ppo_on_mujoco() {
     if let Err(error) = starling::mujoco::place::find() {
@@ -268,6 +268,18 @@ fn sac() {
     same_in_one_go_and_in_two("Pendulum-v1", "sac", &overrides);
 }
 
+/// Running statistics among the weights.
+#[test]
+fn crossq() {
+    same_in_one_go_and_in_two("Pendulum-v1", "crossq", &FEW_UPDATES);
+}
+
+#[test]
+fn sac_with_residual_layers() {
+    let overrides = [&FEW_UPDATES[..], &["algo.net.layers=residual"]].concat();
+    same_in_one_go_and_in_two("Pendulum-v1", "sac", &overrides);
+}
+
 #[test]
 fn td3() {
     let overrides = [&FEW_UPDATES[..], &["algo.priority={alpha: 0.6}"]].concat();
@@ -277,6 +289,31 @@ fn td3() {
 #[test]
 fn ddpg() {
     same_in_one_go_and_in_two("Pendulum-v1", "ddpg", &FEW_UPDATES);
+}
+
+/// Trials under way when the run stops, tasks of environments, and steps that the policy marked.
+#[test]
+fn pearl() {
+    let overrides = [
+        "envs=6",
+        "env.train_tasks=6",
+        "env.eval_tasks=3",
+        "algo.meta_batch=3",
+        "algo.batch_size=16",
+        "algo.context_batch=16",
+        "algo.hidden=[16]",
+        "algo.encoder_hidden=[16]",
+        "algo.rollout_steps=7",
+        "algo.learning_starts_steps=2000",
+        "algo.updates_per_step=0.05",
+        "algo.capacity_steps=6000",
+        "algo.prior_steps=60",
+        "algo.posterior_steps=40",
+        "algo.extra_steps=70",
+        "algo.eval_trajectories=3",
+        "algo.eval_prior_trajectories=1",
+    ];
+    same_in_one_go_and_in_two("SparsePointRobot-v0", "pearl", &overrides);
 }
 
 /// What is tested is that both runs are the same, not that they learn.

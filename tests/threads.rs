@@ -139,7 +139,7 @@ fn asynchronous_actors_lag_and_say_so() {
 }
 
 /// Batches that are drawn ahead teach as well as those that are drawn when they are needed, and
-/// actors go on with the weights that are published now and then.
+/// actors continue with the weights that are published now and then.
 #[test]
 fn batches_can_be_drawn_ahead() {
     let overrides = [

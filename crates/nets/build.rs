@@ -1,11 +1,16 @@
-//! Compiles the two small C++ files beside the Rust ones against libtorch's headers, and reads
+//! Compiles the small C++ files beside the Rust ones against libtorch's headers, and reads
 //! libtorch's version from them.
 
 use std::path::{Path, PathBuf};
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
-    println!("cargo:rerun-if-changed=src/native");
+    let native = ["backward", "cuda", "gloo", "host", "script"];
+    for name in native {
+        println!("cargo:rerun-if-changed=src/native/{name}.cpp");
+    }
+    println!("cargo:rerun-if-changed=src/native/guarded.h");
+    println!("cargo:rerun-if-changed=src/native/gloo_names");
     let folder = PathBuf::from(std::env::var("LIBTORCH").unwrap_or_default());
     read_version(&folder.join("include/torch/headeronly/version.h"));
     cc::Build::new()
@@ -14,7 +19,20 @@ fn main() {
         .include(folder.join("include"))
         .flag_if_supported("-Wno-unused-parameter")
         .file("src/native/host.cpp")
+        .file("src/native/script.cpp")
         .compile("starling_host");
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        // What libtorch's own headers name of Gloo.
+        .include("src/native/gloo_names")
+        .include(folder.join("include"))
+        .include(folder.join("include/torch/csrc/api/include"))
+        .flag_if_supported("-Wno-unused-parameter")
+        .warnings(false)
+        .file("src/native/backward.cpp")
+        .file("src/native/gloo.cpp")
+        .compile("starling_gloo");
     build_cuda(&folder);
 }
 

@@ -3,10 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
 mod completions;
+mod export;
 mod list;
 mod mistakes;
 mod output;
 mod resume;
+mod runs;
 mod script;
 mod selftest;
 mod signals;

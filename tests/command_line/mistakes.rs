@@ -13,7 +13,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "CartPole-v1", "--algo", "PEARL"],
-            "pearl is not implemented yet",
+            "pearl cannot be used here: it needs continuous actions",
         ),
         (
             &["train", "CartPole-v1", "--preset", "classic/pp"],
@@ -111,7 +111,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
         ),
         (
             &["train", "Pendulum-v1", "--algo", "dqn"],
-            "are continuous; usable here: a2c, appo, ddpg, impala, ppo, sac, td3",
+            "are continuous; usable here: a2c, appo, crossq, ddpg, impala, ppo, sac, td3",
         ),
         (
             &["train", "CartPole-v1", "learning_rate=0.1"],
@@ -221,8 +221,8 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
             "algo.minibatches is 100000; allowed: at most the 1024 samples",
         ),
         (&["train", "CartPole-v1", "--name", ".."], "cannot be used"),
-        (&["eval", "nowhere"], "is not a run folder"),
-        (&["resume", "nowhere"], "is not a run folder"),
+        (&["eval", "nowhere"], "there is no run 'nowhere'"),
+        (&["resume", "nowhere"], "there is no run 'nowhere'"),
         (&["bench", "envs", "--env", "Nothing"], "'Nothing'"),
         (&["check-env", "CartPole-v1", "--steps", "0"], "from 1"),
         (&["play", "CartPol-v1"], "did you mean 'CartPole-v1'"),
@@ -249,7 +249,7 @@ fn mistakes_get_an_explanation_and_exit_2_and_nothing_is_written() {
             &["check-env", "Acrobot-v1", "--steps", "0"],
             "a whole number from 1",
         ),
-        (&["train", "LunarLander-v2"], "not included yet"),
+        (&["train", "LunarLander-v3"], "is 'gym:LunarLander-v3'"),
     ] {
         let output = run(folder.path(), args);
         let message = stderr(&output);

@@ -25,9 +25,46 @@ fn resuming_a_finished_run_says_what_to_change() {
     assert!(stderr(&resumed).contains("resuming from step 2,048"));
     let said = stdout(&resumed);
     assert!(
-        said.contains(&format!("nothing to do: the run has made all its steps; to train longer, raise steps in {path}/config.yaml")),
+        said.contains(
+            "nothing to do: the run has made all its steps; to train longer, give more: "
+        ) && said.contains(&format!(" resume {path} steps=4000")),
         "{said}"
     );
+
+    // More steps are made at once, and stay in the settings.
+    let resumed = run(
+        folder.path(),
+        &["resume", "last", "steps=3e3", "algo.entropy_coef=0.02"],
+    );
+    assert!(resumed.status.success(), "{}", stderr(&resumed));
+    assert!(
+        stdout(&resumed).contains("finished: "),
+        "{}",
+        stdout(&resumed)
+    );
+    let config = std::fs::read_to_string(folder.path().join(&path).join("config.yaml")).unwrap();
+    assert!(
+        config.contains("steps: 3000\n") && config.contains("entropy_coef: 0.02"),
+        "{config}"
+    );
+
+    // What it cannot continue with changes nothing.
+    for (change, complaint) in [
+        ("algo.gama=1", "did you mean algo.gamma"),
+        ("algo.gamma=3", "allowed: between 0 and 1"),
+        ("seed=9", "seed cannot be changed"),
+        (
+            "algo.net.hidden=[7]",
+            "'torso.hidden0.weight' is F32 [64, 4]",
+        ),
+    ] {
+        let resumed = run(folder.path(), &["resume", "last", "steps=9e3", change]);
+        assert_ne!(resumed.status.code(), Some(0));
+        let said = stderr(&resumed);
+        assert!(said.contains(complaint), "{change}: {said}");
+    }
+    let after = std::fs::read_to_string(folder.path().join(&path).join("config.yaml")).unwrap();
+    assert_eq!(after, config);
 
     // A mistake in a run's own settings names the file.
     let config = folder.path().join(&path).join("config.yaml");

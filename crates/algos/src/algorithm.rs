@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use starling_envs::{Rng, Rollout, Space};
-use starling_nets::{Device, ReduceError, Reducer, Schedule, ShapeMismatch, Snapshot};
+use starling_nets::export::NotExported;
+use starling_nets::{Device, ReduceError, Schedule, ShapeMismatch, SharedReducer, Snapshot};
 use starling_replay::{
     GroupedDraws, RateConfig, ReplayConfig, ReplayError, SequenceBatch, TransitionBatch,
 };
 use starling_tree::{Array, Spec, Tree};
+
+use crate::Exported;
 
 /// A learning algorithm with its settings, for the spaces of one environment.
 ///
@@ -20,11 +23,35 @@ pub trait Algorithm: Send + Sync {
     /// How much less the next step counts (γ).
     fn discount(&self) -> f64;
 
+    /// How evaluations are played, if it adapts to a task over several episodes: as trials.
+    fn trial(&self) -> Option<Trial> {
+        None
+    }
+
     /// A policy on the given device, still without weights: the engine loads them.
     fn policy(&self, device: Device) -> Box<dyn Policy>;
 
+    /// The policy with these weights for other programs. The spaces are those that the algorithm was made
+    /// for.
+    ///
+    /// # Errors
+    /// If the algorithm, or its network, has no export.
+    fn export(&self, _spaces: &Spaces, _weights: &Snapshot) -> Result<Exported, NotExported> {
+        Err(crate::export::not_implemented())
+    }
+
     /// A learner with first weights drawn from the run's seed.
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner>;
+}
+
+/// A trial of an evaluation: several episodes in a row on the same task, with what was learned in the
+/// earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trial {
+    /// Episodes; the last one is what an evaluation reports as its return.
+    pub episodes: usize,
+    /// The name of one more episode, without what was learned, to compare with.
+    pub control: Option<&'static str>,
 }
 
 /// What an environment shows and accepts.
@@ -161,18 +188,23 @@ pub trait Learner: Send {
     /// Learns from one batch, of the kind that [`Algorithm::experience`] asked for.
     fn update(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Report, LearnError>;
 
-    /// The same without waiting for a device that computes by itself. What it started is to be
-    /// finished before the next update.
+    /// The same without waiting for a device that computes by itself. Before it is called again, all
+    /// but the last [`in_flight`](Learner::in_flight)` - 1` of what it started are to be finished.
     fn start(&mut self, batch: Batch<'_>, progress: Progress) -> Result<Started, LearnError> {
         let report = self.update(batch, progress)?;
         Ok(Started::new(move || Ok(report)))
+    }
+
+    /// Updates that may be started and not finished at the same time.
+    fn in_flight(&self) -> usize {
+        1
     }
 
     /// The weights that policies act with.
     fn weights(&self) -> Snapshot;
 
     /// From now on gradients and running statistics are averaged over a group of learners.
-    fn join(&mut self, reducer: Box<dyn Reducer>);
+    fn join(&mut self, reducer: SharedReducer);
 
     /// Everything needed to continue exactly: weights, optimiser, random streams, counters.
     fn save(&self) -> Saved;

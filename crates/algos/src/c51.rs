@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use starling_nets::{Kind, Layout, Params, QNetwork, Tensor};
+use starling_nets::export::{Graph, NotExported, Value};
+use starling_nets::{Device, Kind, Layout, Params, QNetwork, Tensor};
 use starling_tree::Tree;
 
 use crate::config::{ConfigError, require};
@@ -105,6 +106,21 @@ impl Method for C51 {
         legal: Option<&Tensor>,
     ) -> Tensor {
         self.net.forward(params, obs, noise, legal)
+    }
+
+    fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Value>,
+        legal: Option<&Value>,
+    ) -> Result<Value, NotExported> {
+        let outputs = self.net.export(graph, params, obs, legal)?;
+        let chances = graph.softmax(&outputs);
+        let support = self.support(&Tensor::zeros([1], (Kind::Float, Device::Cpu)));
+        let support = graph.constant(&support.reshape([1, -1]));
+        let values = graph.linear(&chances, &support, None);
+        Ok(graph.squeeze(&values, 2))
     }
 
     fn values(&self, outputs: &Tensor) -> Tensor {

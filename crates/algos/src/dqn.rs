@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use starling_nets::export::{Graph, NotExported, Value};
 use starling_nets::{Layout, Params, QNetwork, Tensor};
 use starling_tree::Tree;
 
@@ -90,6 +91,17 @@ impl Method for Dqn {
         legal: Option<&Tensor>,
     ) -> Tensor {
         self.net.forward(params, obs, noise, legal)
+    }
+
+    fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Value>,
+        legal: Option<&Value>,
+    ) -> Result<Value, NotExported> {
+        let outputs = self.net.export(graph, params, obs, legal)?;
+        Ok(graph.squeeze(&outputs, 2))
     }
 
     fn values(&self, outputs: &Tensor) -> Tensor {

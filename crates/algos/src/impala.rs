@@ -111,6 +111,7 @@ struct Impala {
 
 impl Method for Impala {
     const REPORTED: &'static [&'static str] = &["importance_weight", "value_target"];
+    const SUMS: bool = true;
 
     fn estimate(&self) -> Estimate {
         Estimate::Vtrace

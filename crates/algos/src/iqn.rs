@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use starling_nets::{Kind, Layout, Params, QNetwork, QuantileEmbedding, Tensor};
+use starling_nets::export::{Graph, NotExported, Value};
+use starling_nets::{Device, Kind, Layout, Params, QNetwork, QuantileEmbedding, Tensor};
 use starling_tree::Tree;
 
 use crate::config::ConfigError;
 use crate::qr_dqn;
-use crate::value_based::{Errors, Fractions, Method, ValueBased, ValueConfig, network};
+use crate::value_based::{Errors, Fractions, Method, ValueBased, ValueConfig, middles, network};
 use crate::{Algorithm, Spaces};
 
 /// IQN's settings beside the shared ones.
@@ -112,6 +113,22 @@ impl Method for Iqn {
         // [N, K, A, 1] to [N, A, K]
         let outputs = head.forward(params, &features, noise.as_ref(), legal.as_ref());
         outputs.squeeze_dim(-1).transpose(1, 2)
+    }
+
+    fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Value>,
+        legal: Option<&Value>,
+    ) -> Result<Value, NotExported> {
+        let features = self.net.export_look(graph, params, obs)?;
+        let fractions = middles(self.config.acting_quantiles, Device::Cpu);
+        let features = self.embedding.export(graph, params, &features, &fractions);
+        // [N, K, A, 1]
+        let outputs = self.net.head().export(graph, params, &features, legal);
+        let values = graph.mean(&outputs, 1, false);
+        Ok(graph.squeeze(&values, 2))
     }
 
     fn values(&self, outputs: &Tensor) -> Tensor {

@@ -19,6 +19,7 @@ pub mod impala;
 pub mod iqn;
 pub mod ngu;
 pub mod ops;
+pub mod pearl;
 pub mod ppo;
 pub mod pqn;
 pub mod qr_dqn;
@@ -28,21 +29,29 @@ pub mod registry;
 
 mod algorithm;
 mod config;
+mod export;
 mod minibatches;
 mod off_policy;
 mod policy_gradient;
+#[cfg(test)]
+mod recorded_updates;
 mod recurrent;
 mod rollout_columns;
 mod shown;
+mod staged;
 mod trained;
 mod value_based;
 
 pub use algorithm::{
     Acting, Algorithm, Batch, Experience, LearnError, Learner, Part, Policy, Progress, ReplayNeeds,
-    Report, Saved, Spaces, Started, TRIAL, survives_episode,
+    Report, Saved, Spaces, Started, TRIAL, Trial, survives_episode,
 };
 pub use config::{ConfigError, parse_config, require};
 pub use continuous::ContinuousConfig;
+pub use export::{
+    ACTION, Computation, Exported, Inputs, LAST_ACTION, LAST_REWARD, LEGAL, NEXT, OBSERVATION,
+    REWARD, Reference, TERMINATED, Z, Z_MEAN, Z_STD, observation_names,
+};
 pub use off_policy::{ReplaySettings, TargetSettings};
 pub use policy_gradient::{PolicyGradientConfig, Terms};
 pub use registry::AlgoSpec;

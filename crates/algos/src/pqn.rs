@@ -13,19 +13,21 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::Rollout;
+use starling_nets::export::NotExported;
 use starling_nets::{
-    Device, Kind, OptimizerConfig, Params, QNetConfig, Recorded, Reducer, Schedule, Snapshot,
+    Device, Kind, OptimizerConfig, Params, QNetConfig, Recorded, Schedule, SharedReducer, Snapshot,
     Staging, Tensor, array_of, no_grad, own_stream, tensor_of, unrecorded,
 };
 use starling_tree::{Array, DType, Spec, Tree};
 
 use crate::config::{ConfigError, refuse, require};
 use crate::dqn::{self, Dqn};
+use crate::export::Exported;
 use crate::minibatches::{Minibatches, Passes};
 use crate::ops::lambda_returns;
 use crate::rollout_columns::RolloutColumns;
 use crate::trained::Trained;
-use crate::value_based::{EpsilonGreedy, Greedy, Method as _, ValueConfig, mask};
+use crate::value_based::{EpsilonGreedy, Greedy, Method as _, ValueConfig, exported, mask};
 use crate::{
     Algorithm, Batch, Experience, LearnError, Learner, Policy, Progress, Report, Saved, Spaces,
 };
@@ -177,6 +179,10 @@ impl Algorithm for Pqn {
     fn policy(&self, device: Device) -> Box<dyn Policy> {
         let (acting, values) = (self.acting.clone(), Arc::clone(&self.values));
         Box::new(Greedy::new(acting, self.frame_stack, values, device))
+    }
+
+    fn export(&self, spaces: &Spaces, weights: &Snapshot) -> Result<Exported, NotExported> {
+        exported(&self.values, spaces, weights)
     }
 
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
@@ -344,7 +350,7 @@ impl Learner for PqnLearner {
         self.trained.params().snapshot()
     }
 
-    fn join(&mut self, reducer: Box<dyn Reducer>) {
+    fn join(&mut self, reducer: SharedReducer) {
         self.trained.descent.join(reducer);
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use starling_nets::export::{Graph, NotExported, Value};
 use starling_nets::{Kind, Layout, Params, QNetwork, Tensor};
 use starling_tree::Tree;
 
@@ -78,6 +79,17 @@ impl Method for QrDqn {
         legal: Option<&Tensor>,
     ) -> Tensor {
         self.net.forward(params, obs, noise, legal)
+    }
+
+    fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Value>,
+        legal: Option<&Value>,
+    ) -> Result<Value, NotExported> {
+        let outputs = self.net.export(graph, params, obs, legal)?;
+        Ok(graph.mean(&outputs, 2, false))
     }
 
     fn values(&self, outputs: &Tensor) -> Tensor {

@@ -8,9 +8,10 @@ use serde_json::Value;
 use starling_settings::{Schema, Structure};
 
 use crate::config::{ConfigError, parse_config, parse_parts, side_by_side};
-use crate::continuous::{ddpg, sac, td3};
+use crate::continuous::{crossq, ddpg, sac, td3};
 use crate::{
-    Algorithm, Spaces, a2c, apex, appo, c51, dqn, impala, iqn, ngu, ppo, pqn, qr_dqn, r2d2, rainbow,
+    Algorithm, Spaces, a2c, apex, appo, c51, dqn, impala, iqn, ngu, pearl, ppo, pqn, qr_dqn, r2d2,
+    rainbow,
 };
 
 /// One line of the table.
@@ -160,6 +161,13 @@ static TABLE: LazyLock<Vec<AlgoSpec>> = LazyLock::new(|| {
             c51::build,
         ),
         AlgoSpec::of_family(
+            "crossq",
+            "SAC with batch renormalisation and without target networks",
+            "Bhatt et al. 2024",
+            crossq::defaults,
+            crossq::build,
+        ),
+        AlgoSpec::of_family(
             "ddpg",
             "A deterministic actor that maximises its critic's value, for continuous actions",
             "Lillicrap et al. 2016",
@@ -200,6 +208,12 @@ static TABLE: LazyLock<Vec<AlgoSpec>> = LazyLock::new(|| {
             "Badia et al. 2020",
             ngu::defaults,
             ngu::build,
+        ),
+        AlgoSpec::new(
+            "pearl",
+            "Meta-learning: SAC with a variable for the task, inferred from a few episodes",
+            "Rakelly et al. 2019",
+            pearl::build,
         ),
         AlgoSpec::of_family(
             "ppo",
@@ -277,10 +291,37 @@ pub struct UnknownAlgo {
     pub name: String,
 }
 
-/// Adds to an error which algorithms can be used with an environment's spaces, if this one cannot
-/// be, whatever its settings are.
-pub fn with_usable(error: ConfigError, spec: &AlgoSpec, spaces: &Spaces) -> ConfigError {
-    let fits = |spec: &AlgoSpec| spec.build(&spec.defaults(), spaces).is_ok();
+/// An algorithm that adapts to tasks needs an environment that is a family of them.
+///
+/// # Errors
+/// When it is not.
+pub fn check_tasks(
+    spec: &AlgoSpec,
+    algorithm: &dyn Algorithm,
+    is_family: bool,
+) -> Result<(), ConfigError> {
+    match algorithm.trial().is_some() && !is_family {
+        false => Ok(()),
+        true => Err(ConfigError::Misfit(format!(
+            "{} cannot be used here: it adapts to the tasks of a family, and this environment has one \
+             task only (`starling list envs meta` shows those that are families)",
+            spec.name
+        ))),
+    }
+}
+
+/// Adds to an error which algorithms can be used with an environment (its spaces, and whether it is a
+/// family of tasks), if this one cannot be, whatever its settings are.
+pub fn with_usable(
+    error: ConfigError,
+    spec: &AlgoSpec,
+    spaces: &Spaces,
+    is_family: bool,
+) -> ConfigError {
+    let fits = |spec: &AlgoSpec| {
+        let built = spec.build(&spec.defaults(), spaces);
+        built.is_ok_and(|algorithm| check_tasks(spec, &*algorithm, is_family).is_ok())
+    };
     match error {
         ConfigError::Misfit(reason) if !fits(spec) => {
             let usable = all().into_iter().filter(|spec| fits(spec));
@@ -296,17 +337,11 @@ pub fn with_usable(error: ConfigError, spec: &AlgoSpec, spaces: &Spaces) -> Conf
 
 fn explain(name: &str) -> String {
     let name = name.to_ascii_lowercase();
-    if PLANNED.contains(&name.as_str()) {
-        return format!("{name} is not implemented yet.");
-    }
     match nearest(&name) {
         Some(near) => format!("there is no algorithm called '{name}'; did you mean '{near}'?"),
         None => format!("there is no algorithm called '{name}'."),
     }
 }
-
-/// Algorithms that users ask for and that are still missing.
-const PLANNED: &[&str] = &["pearl"];
 
 /// The name that is the fewest typing mistakes away; of equals, the one that begins alike.
 fn nearest(name: &str) -> Option<&'static str> {
@@ -329,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_names_get_the_nearest_or_hear_that_they_are_planned() {
+    fn wrong_names_get_the_nearest() {
         assert_eq!(find("PPO").unwrap().name, "ppo");
         let message = |name: &str| find(name).err().unwrap().to_string();
         for (wrong, near) in [
@@ -344,9 +379,7 @@ mod tests {
                 "{message}"
             );
         }
-        assert!(message("PEARL").starts_with("pearl is not implemented yet. Available: a2c, "));
         assert!(!message("reinforce").contains("did you mean"));
-        assert!(PLANNED.iter().all(|name| find(name).is_err()));
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! The state of a learner, and how it is saved.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use starling_envs::{Rng, stream};
-use starling_nets::{
-    Descent, Device, Layout, OptimizerConfig, Params, ReduceError, Reducer, Tensor,
-};
+use starling_nets::{Descent, Device, Layout, OptimizerConfig, Params};
 use starling_tree::{Array, DType};
 
 use crate::{LearnError, Saved};
@@ -69,7 +67,9 @@ pub(crate) fn load_descent(
 ) -> Result<(), LearnError> {
     load_params(saved, &format!("{prefix}params"), descent.params())?;
     let state = |name: &str| saved.get(&format!("{prefix}optimizer.{name}")).cloned();
-    Ok(descent.optimizer().load(state)?)
+    descent.optimizer().load(state)?;
+    descent.loaded();
+    Ok(())
 }
 
 /// [`Trained`] weights, and a target network that follows them.
@@ -155,31 +155,6 @@ pub(crate) fn load_count(saved: &Saved, name: &str) -> Result<u64, LearnError> {
     let count = saved.get(name).filter(|array| array.dtype() == DType::I64);
     let count = count.and_then(|array| array.as_slice::<i64>().first());
     Ok(*count.ok_or_else(|| missing(name))? as u64)
-}
-
-/// One reducer for the several optimisers of a learner, which take their steps in turn.
-pub(crate) fn shared_reducer(reducer: Box<dyn Reducer>) -> impl Fn() -> Box<dyn Reducer> {
-    let shared = Arc::new(Mutex::new(reducer));
-    move || Box::new(InTurn(Arc::clone(&shared)))
-}
-
-struct InTurn(Arc<Mutex<Box<dyn Reducer>>>);
-
-impl InTurn {
-    fn lock(&self) -> MutexGuard<'_, Box<dyn Reducer>> {
-        // Whoever panicked has ended the run.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Reducer for InTurn {
-    fn mean(&mut self, values: &Tensor) -> Result<(), ReduceError> {
-        self.lock().mean(values)
-    }
-
-    fn size(&self) -> usize {
-        self.lock().size()
-    }
 }
 
 pub(crate) fn missing(name: &str) -> LearnError {

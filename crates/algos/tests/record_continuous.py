@@ -1,4 +1,4 @@
-"""Records whole updates of SAC, TD3 and DDPG as PyTorch computes them.
+"""Records whole updates of SAC, CrossQ, TD3 and DDPG as PyTorch computes them.
 
     python record_continuous.py fixtures/continuous.json
 
@@ -29,6 +29,99 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         return self.last(relu(self.hidden(x)))
+
+
+class Renorm(torch.nn.Module):
+    """Batch renormalisation (Ioffe 2017)."""
+
+    def __init__(self, features, batches):
+        super().__init__()
+        self.scale = torch.nn.Parameter(1 + 0.1 * torch.randn(features))
+        self.bias = torch.nn.Parameter(0.1 * torch.randn(features))
+        self.mean = 0.5 * torch.randn(features)
+        self.variance = 0.5 + torch.rand(features)
+        self.batches = torch.tensor([float(batches)])
+
+    def forward(self, x, train):
+        if not train:
+            x = (x - self.mean) / (self.variance + 1e-3).sqrt()
+            return x * self.scale + self.bias
+        mean, variance = x.mean(0), x.var(0, unbiased=False)
+        running = (self.variance + 1e-3).sqrt()
+        r = ((variance + 1e-3).sqrt() / running).clamp(1 / 3, 3).detach()
+        d = ((mean - self.mean) / running).clamp(-5, 5).detach()
+        if self.batches.item() < 100_000:
+            r, d = torch.ones_like(r), torch.zeros_like(d)
+        self.mean = 0.99 * self.mean + 0.01 * mean.detach()
+        self.variance = 0.99 * self.variance + 0.01 * variance.detach()
+        self.batches = self.batches + 1
+        mean, variance = mean - d * variance.sqrt() / r, variance / r**2
+        return (x - mean) / (variance + 1e-3).sqrt() * self.scale + self.bias
+
+    def parts(self, name):
+        parts = ["scale", "bias", "mean", "variance"]
+        return {f"{name}.{part}": getattr(self, part)[None] for part in parts}
+
+
+class RenormNet(torch.nn.Module):
+    """CrossQ's layers: a normalised input, and normalised activations."""
+
+    def __init__(self, inputs, outputs, batches):
+        super().__init__()
+        self.input_norm = Renorm(inputs, batches)
+        self.hidden = torch.nn.Linear(inputs, HIDDEN)
+        self.norm = Renorm(HIDDEN, batches)
+        self.last = torch.nn.Linear(HIDDEN, outputs)
+        self.train_mode = False
+
+    def forward(self, x):
+        x = self.input_norm(x, self.train_mode)
+        return self.last(self.norm(relu(self.hidden(x)), self.train_mode))
+
+    def parts(self):
+        return {
+            **self.input_norm.parts("input_norm"),
+            "hidden0.weight": self.hidden.weight.T,
+            "hidden0.bias": self.hidden.bias[None],
+            **self.norm.parts("hidden0_norm"),
+        }
+
+    def counts(self):
+        found = {"input_norm": self.input_norm, "hidden0_norm": self.norm}
+        return {f"{name}.batches": norm.batches for name, norm in found.items()}
+
+
+class ResidualNet(torch.nn.Module):
+    """SimBa's layers: an embedding, a residual block, and a last normalisation."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.embedding = torch.nn.Linear(inputs, HIDDEN)
+        self.block_norm = torch.nn.LayerNorm(HIDDEN)
+        self.up = torch.nn.Linear(HIDDEN, 4 * HIDDEN)
+        self.down = torch.nn.Linear(4 * HIDDEN, HIDDEN)
+        self.last_norm = torch.nn.LayerNorm(HIDDEN)
+        self.last = torch.nn.Linear(HIDDEN, outputs)
+        for norm in (self.block_norm, self.last_norm):
+            torch.nn.init.normal_(norm.weight)
+            torch.nn.init.normal_(norm.bias)
+
+    def forward(self, x):
+        x = self.embedding(x)
+        x = x + self.down(relu(self.up(self.block_norm(x))))
+        return self.last(self.last_norm(x))
+
+    def parts(self):
+        found = {}
+        layers = {"embedding": self.embedding, "block0_up": self.up, "block0_down": self.down}
+        for name, layer in layers.items():
+            found[f"{name}.weight"], found[f"{name}.bias"] = layer.weight.T, layer.bias[None]
+        for name, norm in {"block0_norm": self.block_norm, "last_norm": self.last_norm}.items():
+            found[f"{name}.scale"], found[f"{name}.bias"] = norm.weight[None], norm.bias[None]
+        return found
+
+    def counts(self):
+        return {}
 
 
 def unit(actions):
@@ -73,6 +166,29 @@ class Sac:
         return (self.log_alpha.exp().detach() * log_probs - lowest).mean()
 
 
+class CrossQ(Sac):
+    """The critics judge the batch and what follows it together; there are no target networks."""
+
+    def judge(self, nets, x, actions):
+        with torch.no_grad():
+            following, log_probs = self.draw(nets["actor"], x["next_obs"], x["noise"][0])
+        obs = torch.cat([x["obs"], x["next_obs"]])
+        for critic in nets["critics"]:
+            critic.train_mode = True
+        both = values(nets["critics"], obs, torch.cat([actions, following]))
+        for critic in nets["critics"]:
+            critic.train_mode = False
+        now, later = both.chunk(2, 1)
+        lowest = later.min(0).values - self.log_alpha.exp() * log_probs
+        return now, lowest.detach()
+
+    def actor_loss(self, nets, obs, noise):
+        nets["actor"].train_mode = True
+        loss = super().actor_loss(nets, obs, noise)
+        nets["actor"].train_mode = False
+        return loss
+
+
 class Td3:
     critics, outputs, learned = 2, ACTIONS, False
 
@@ -108,6 +224,14 @@ def named(method, nets):
     found = {}
 
     def actor(prefix, net):
+        if not isinstance(net, Net):
+            for name, part in net.parts().items():
+                found[f"{prefix}.{name}"] = part[None]
+            for name, count in net.counts().items():
+                found[f"{prefix}.{name}"] = count
+            found[f"{prefix}.head.weight"] = net.last.weight
+            found[f"{prefix}.head.bias"] = net.last.bias
+            return
         found[f"{prefix}.torso.hidden0.weight"] = net.hidden.weight
         found[f"{prefix}.torso.hidden0.bias"] = net.hidden.bias
         found[f"{prefix}.head.weight"] = net.last.weight
@@ -115,14 +239,21 @@ def named(method, nets):
 
     def critics(prefix, each):
         stack = lambda part: torch.stack([part(critic) for critic in each])
-        found[f"{prefix}.hidden0.weight"] = stack(lambda net: net.hidden.weight.T)
-        found[f"{prefix}.hidden0.bias"] = stack(lambda net: net.hidden.bias[None])
+        if isinstance(each[0], Net):
+            found[f"{prefix}.hidden0.weight"] = stack(lambda net: net.hidden.weight.T)
+            found[f"{prefix}.hidden0.bias"] = stack(lambda net: net.hidden.bias[None])
+        else:
+            for name in each[0].parts():
+                found[f"{prefix}.{name}"] = stack(lambda net: net.parts()[name])
+            for name, count in each[0].counts().items():
+                found[f"{prefix}.{name}"] = count
         found[f"{prefix}.value.weight"] = stack(lambda net: net.last.weight)
         found[f"{prefix}.value.bias"] = stack(lambda net: net.last.bias)
 
     actor("actor.params", nets["actor"])
     critics("critic.params", nets["critics"])
-    critics("critic.target", nets["target_critics"])
+    if not isinstance(method, CrossQ):
+        critics("critic.target", nets["target_critics"])
     if not isinstance(method, Sac):
         actor("actor.target", nets["target_actor"])
     if method.learned:
@@ -133,13 +264,13 @@ def named(method, nets):
     }
 
 
-def record(name, method, **settings):
+def record(name, method, make=Net, **settings):
     inputs = INPUTS + ACTIONS
     nets = {
-        "actor": Net(INPUTS, method.outputs),
-        "critics": [Net(inputs, 1) for _ in range(method.critics)],
-        "target_actor": Net(INPUTS, method.outputs),
-        "target_critics": [Net(inputs, 1) for _ in range(method.critics)],
+        "actor": make(INPUTS, method.outputs),
+        "critics": [make(inputs, 1) for _ in range(method.critics)],
+        "target_actor": make(INPUTS, method.outputs),
+        "target_critics": [make(inputs, 1) for _ in range(method.critics)],
     }
     x = {
         "obs": torch.randn(ROWS, INPUTS),
@@ -153,10 +284,13 @@ def record(name, method, **settings):
     case = {"algorithm": name, "settings": settings, "before": named(method, nets)}
     case["inputs"] = {key: value.flatten().tolist() for key, value in x.items()}
 
-    with torch.no_grad():
-        following = method.following(nets, x["next_obs"], x["noise"][0])
-        targets = x["returns"] + x["discounts"] * following
-    errors = values(nets["critics"], x["obs"], unit(x["actions"])) - targets
+    if isinstance(method, CrossQ):
+        judged, following = method.judge(nets, x, unit(x["actions"]))
+    else:
+        with torch.no_grad():
+            following = method.following(nets, x["next_obs"], x["noise"][0])
+        judged = values(nets["critics"], x["obs"], unit(x["actions"]))
+    errors = judged - (x["returns"] + x["discounts"] * following)
     loss = (0.5 * errors**2 * x["weights"]).mean(1).sum()
     parameters = [p for critic in nets["critics"] for p in critic.parameters()]
     metrics = {"loss": loss.item(), "td_error": errors.abs().mean().item()}
@@ -193,6 +327,12 @@ def main():
         record("td3", Td3(), target_noise=0.6, target_noise_clip=0.3),
         record("ddpg", Ddpg()),
     ]
+    simba = {"hidden": [HIDDEN], "layers": "residual"}
+    cases.append(record("sac", Sac("clamp", None), ResidualNet, log_std_limit="clamp", net=simba))
+    crossq = {"hidden": [HIDDEN], "critic_hidden": None, "layers": "batch_renorm"}
+    for batches in (7, 100_000):
+        make = lambda inputs, outputs: RenormNet(inputs, outputs, batches)
+        cases.append(record("crossq", CrossQ("clamp", None), make, log_std_limit="clamp", net=crossq))
     with open(sys.argv[1], "w") as file:
         json.dump(cases, file, indent=0)
 

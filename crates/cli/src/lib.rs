@@ -20,12 +20,14 @@ use std::time::SystemTime;
 pub use starling_algos as algos;
 pub use starling_atari as atari;
 pub use starling_cluster as cluster;
+pub use starling_dashboard as dashboard;
 pub use starling_engine as engine;
 pub use starling_engine::{EngineError, Outcome, Reason, RunConfig, Status, Training, Watcher};
 pub use starling_envs as envs;
 pub use starling_envs::Env;
 pub use starling_mujoco as mujoco;
 pub use starling_nets as nets;
+pub use starling_python as python;
 pub use starling_record as record;
 pub use starling_replay as replay;
 pub use starling_settings::{JsonSchema, Schema, schemars};
@@ -36,18 +38,22 @@ use starling_record::{RunFolder, RunInfo, Version};
 pub mod bench;
 pub mod commands;
 pub mod mujoco_wheel;
+pub mod onnxruntime;
 pub mod peers;
 pub mod presets;
+pub mod queue;
 pub mod roms;
+pub mod run_filter;
 pub mod saber;
 pub mod settings;
 pub mod verify;
 mod wheels;
 
-/// Adds the environments of crates that the table in `envs` does not know: MuJoCo's. Commands and
+/// Adds the environments of crates that the table in `envs` does not know: MuJoCo's and Python's. Commands and
 /// [`settings::resolve`] do it themselves; call it before looking into [`envs::registry`].
 pub fn add_environments() {
     mujoco::add();
+    python::add();
 }
 
 /// Makes a run folder under `root`, writes what defines the run into it, and trains to the end.
@@ -112,9 +118,8 @@ pub fn read_config(
     device: Option<&str>,
 ) -> Result<RunConfig, settings::SettingsError> {
     add_environments();
-    let text = folder.read_config()?;
     let path = folder.config_path();
-    let mut tree = settings::from_yaml(&text, &path.display().to_string())?;
+    let mut tree = read_settings(folder)?;
     if let Some(device) = device {
         settings::merge(&mut tree, &serde_json::json!({ "device": device }));
     }
@@ -123,4 +128,35 @@ pub fn read_config(
         EngineError::Device(_) => error.into(),
         source => settings::SettingsError::Run { path, source },
     })
+}
+
+/// The settings of an existing run with some of them changed, given as `key=value` pairs. What makes it
+/// this run, its environment, algorithm and seed, cannot be changed.
+pub fn read_changed_config(
+    folder: &RunFolder,
+    changes: &[String],
+) -> Result<RunConfig, settings::SettingsError> {
+    let config = read_config(folder, None)?;
+    let changes = settings::overrides(changes)?;
+    for (key, pointer) in [
+        ("env.id", "/env/id"),
+        ("algo.name", "/algo/name"),
+        ("seed", "/seed"),
+    ] {
+        let fixed = config.to_value().pointer(pointer).cloned();
+        if changes
+            .pointer(pointer)
+            .is_some_and(|changed| Some(changed) != fixed.as_ref())
+        {
+            return Err(settings::SettingsError::Fixed { key });
+        }
+    }
+    let mut tree = read_settings(folder)?;
+    settings::merge(&mut tree, &changes);
+    settings::check(&tree, &config.env_id, &config.algo_name)
+}
+
+fn read_settings(folder: &RunFolder) -> Result<serde_json::Value, settings::SettingsError> {
+    let text = folder.read_config()?;
+    settings::from_yaml(&text, &folder.config_path().display().to_string())
 }

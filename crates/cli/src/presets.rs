@@ -73,6 +73,7 @@ pub fn all() -> &'static [Preset] {
         "classic/apex-rainbow-iqn",
         "classic/appo",
         "classic/c51",
+        "classic/crossq",
         "classic/ddpg",
         "classic/dqn",
         "classic/epsilon-rainbow",
@@ -94,6 +95,7 @@ pub fn all() -> &'static [Preset] {
         "memory/dqn",
         "memory/ppo",
         "memory/r2d2",
+        "meta/pearl",
         "minatar/a2c",
         "minatar/apex-dqn",
         "minatar/apex-rainbow",
@@ -111,10 +113,13 @@ pub fn all() -> &'static [Preset] {
         "minatar/r2d2",
         "minatar/rainbow",
         "minatar/rainbow-iqn",
+        "mujoco/crossq",
         "mujoco/ddpg",
         "mujoco/ppo",
         "mujoco/sac",
         "mujoco/td3",
+        "python/dqn",
+        "python/ppo",
     ]
 }
 
@@ -152,6 +157,7 @@ pub fn default_algo(family: &str) -> &'static str {
         // Random actions almost never reach the goal, so PPO has nothing to learn from.
         "exploration" => "ngu",
         "memory" => "r2d2",
+        "meta" => "pearl",
         _ => "ppo",
     }
 }
@@ -180,14 +186,19 @@ impl Preset {
         self.text.lines().any(|line| line == "gpu:")
     }
 
-    /// The settings for one environment, on a GPU or not.
-    pub fn settings(&self, env: &EnvSpec, on_gpu: bool) -> Result<Value, SettingsError> {
+    /// The settings for one environment with these options, on a GPU or not.
+    pub fn settings(
+        &self,
+        env: &EnvSpec,
+        options: &EnvOptions,
+        on_gpu: bool,
+    ) -> Result<Value, SettingsError> {
         let mut tree = from_yaml(self.text, &format!("preset {}", self.name))?;
         let mut section = |name: &str| tree.as_object_mut()?.shift_remove(name);
         let (small, floats) = (section("small"), section("floats"));
         let (gpu, per_env) = (section("gpu"), section("per_env"));
         if small.is_some() || floats.is_some() {
-            let (is_small, has_floats) = observations(env);
+            let (is_small, has_floats) = observations(env, options);
             let fitting = [small.filter(|_| is_small), floats.filter(|_| has_floats)];
             for special in fitting.iter().flatten() {
                 merge(&mut tree, special);
@@ -205,9 +216,9 @@ impl Preset {
 
 /// Whether the observations of an environment are small, and whether there are arrays of floats
 /// among them.
-fn observations(env: &EnvSpec) -> (bool, bool) {
+fn observations(env: &EnvSpec, options: &EnvOptions) -> (bool, bool) {
     // What is wrong with an environment that cannot be made is said when the run is checked.
-    let Ok(env) = env.make(&EnvOptions::default()) else {
+    let Ok(env) = env.make(options) else {
         return (true, false);
     };
     let spec = env.observation_space().spec();
@@ -251,7 +262,7 @@ mod tests {
         let mut envs = crate::envs::registry::all();
         if let Err(error) = crate::mujoco::place::find() {
             starling_testing::skip("mujoco", &format!("{test} (MuJoCo)"), &error.to_string());
-            envs.retain(|env| env.family != crate::mujoco::FAMILY);
+            envs.retain(|env| !crate::mujoco::needs_mujoco(env.id));
         }
         envs
     }
@@ -270,15 +281,15 @@ mod tests {
                 request.preset = Some(preset.name.to_owned());
                 let continuous = env.id.contains("Continuous")
                     || env.id.starts_with("Pendulum")
-                    || family == crate::mujoco::FAMILY;
+                    || [crate::mujoco::FAMILY, crate::envs::meta::FAMILY].contains(&family);
                 let fits = match algo {
                     None | Some("a2c" | "appo" | "impala" | "ppo") => true,
-                    Some("ddpg" | "sac" | "td3") => continuous,
+                    Some("crossq" | "ddpg" | "pearl" | "sac" | "td3") => continuous,
                     Some(_) => !continuous,
                 };
                 assert_eq!(resolve(&request).is_ok(), fits, "{}", env.id);
                 if fits && preset.minds_gpu() {
-                    let mut tree = preset.settings(env, true).unwrap();
+                    let mut tree = preset.settings(env, &EnvOptions::default(), true).unwrap();
                     let names = json!({"env": {"id": env.id}, "algo": {"name": algo}});
                     merge(&mut tree, &names);
                     RunConfig::from_value(&tree).unwrap();

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use starling_engine::{EngineError, RunConfig};
+use starling_envs::EnvOptions;
 use starling_nets::{Device, DeviceChoice};
 pub use starling_settings::merge;
 
@@ -139,6 +140,12 @@ pub enum SettingsError {
         /// What is wrong with it.
         source: EngineError,
     },
+    /// A setting that cannot be changed when a run is continued.
+    #[error("{key} cannot be changed: it would be another run; start one with `starling train`")]
+    Fixed {
+        /// The setting.
+        key: &'static str,
+    },
     /// The settings do not fit together.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -157,11 +164,31 @@ pub(crate) fn env_of(request: &Request) -> Option<String> {
 
 /// All settings of a run, with everything checked that can be checked before it starts.
 pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
-    crate::add_environments();
     let file = match &request.file {
         Some(path) => read_file(path)?,
         None => Value::Object(Map::new()),
     };
+    resolve_file(request, file)
+}
+
+/// What a request asks for beyond its preset, as one tree of settings.
+pub(crate) fn joined(request: &Request) -> Result<Value, SettingsError> {
+    let mut tree = match &request.file {
+        Some(path) => read_file(path)?,
+        None => Value::Object(Map::new()),
+    };
+    merge(&mut tree, &overrides(&request.overrides)?);
+    for (given, table, name) in [(&request.env, "env", "id"), (&request.algo, "algo", "name")] {
+        if let Some(given) = given {
+            merge(&mut tree, &section(table, name, given));
+        }
+    }
+    Ok(tree)
+}
+
+/// As [`resolve`], with these settings as the content of the request's file.
+pub(crate) fn resolve_file(request: &Request, file: Value) -> Result<RunConfig, SettingsError> {
+    crate::add_environments();
     let mut line = overrides(&request.overrides)?;
     for (given, table, key, name) in [
         (&request.env, "env", "env.id", "id"),
@@ -216,7 +243,7 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
             let given = [&line, &file].into_iter();
             let mut device = given.filter_map(|tree| tree.get("device")?.as_str());
             let on_gpu = preset.minds_gpu() && is_gpu(device.next().unwrap_or("auto"));
-            preset.settings(spec, on_gpu)?
+            preset.settings(spec, &env_options(&[&file, &line]), on_gpu)?
         }
         None => Value::Object(Map::new()),
     };
@@ -249,6 +276,21 @@ pub fn resolve(request: &Request) -> Result<RunConfig, SettingsError> {
     }
 }
 
+/// The options of the environment that are given. What is wrong with them is said when the run is
+/// checked.
+fn env_options(given: &[&Value]) -> EnvOptions {
+    let mut table = Value::Object(Map::new());
+    for tree in given {
+        if let Some(env) = tree.get("env") {
+            merge(&mut table, env);
+        }
+    }
+    if let Some(table) = table.as_object_mut() {
+        table.shift_remove("id");
+    }
+    EnvOptions::from_table(&table).unwrap_or_default()
+}
+
 /// Whether a run on a device of this name is one on a GPU. Names that mean nothing are refused when
 /// the settings are checked.
 fn is_gpu(device: &str) -> bool {
@@ -267,7 +309,8 @@ pub(crate) fn overrides(pairs: &[String]) -> Result<Value, SettingsError> {
     Ok(tree)
 }
 
-fn check(tree: &Value, env: &str, algo: &str) -> Result<RunConfig, SettingsError> {
+/// The settings of a run of this environment and algorithm, from a whole tree.
+pub(crate) fn check(tree: &Value, env: &str, algo: &str) -> Result<RunConfig, SettingsError> {
     RunConfig::from_value(tree).map_err(|error| names::explain(error, tree, env, algo))
 }
 
@@ -394,26 +437,35 @@ fn read_file(path: &Path) -> Result<Value, SettingsError> {
 fn apply_override(tree: &mut Value, pair: &str) -> Result<(), SettingsError> {
     let not_a_pair = || SettingsError::Override(pair.to_owned());
     let (key, value) = pair.split_once('=').ok_or_else(not_a_pair)?;
+    merge(
+        tree,
+        &nested(key, parse_value(value)).ok_or_else(not_a_pair)?,
+    );
+    Ok(())
+}
+
+/// A setting by its dotted name as a tree; none if that is not a name. `env` and `algo` are short
+/// for `env.id` and `algo.name`, unless their value is a table.
+pub(crate) fn nested(key: &str, value: Value) -> Option<Value> {
     let key = match key {
-        "env" => "env.id",
-        "algo" => "algo.name",
+        "env" if !value.is_object() => "env.id",
+        "algo" if !value.is_object() => "algo.name",
         key => key,
     };
     if key.is_empty() || key.split('.').any(str::is_empty) {
-        return Err(not_a_pair());
+        return None;
     }
-    let mut nested = parse_value(value);
+    let mut nested = value;
     for part in key.rsplit('.') {
         let mut table = Map::new();
         table.insert(part.to_owned(), nested);
         nested = Value::Object(table);
     }
-    merge(tree, &nested);
-    Ok(())
+    Some(nested)
 }
 
 /// YAML, with two additions: `1_000_000`, and `1e6` where a whole number is meant.
-fn parse_value(text: &str) -> Value {
+pub(crate) fn parse_value(text: &str) -> Value {
     let plain = text.replace('_', "");
     let text = match plain.parse::<f64>() {
         Ok(_) => plain.as_str(),
@@ -424,7 +476,7 @@ fn parse_value(text: &str) -> Value {
 }
 
 /// `1e6` is a whole number too; where a fraction is wanted, a whole number will do.
-fn with_whole_numbers(value: Value) -> Value {
+pub(crate) fn with_whole_numbers(value: Value) -> Value {
     match value {
         Value::Object(table) => {
             let entries = table.into_iter();
@@ -465,9 +517,9 @@ mod tests {
         assert_eq!(config.settings.steps, 20_000);
         assert_eq!(tree["algo"]["gamma"], 0.5);
         assert_eq!(tree["algo"]["epochs"], 9);
-        let preset = presets::find("classic/ppo")
-            .unwrap()
-            .settings(starling_envs::registry::find("CartPole-v1").unwrap(), false);
+        let cart_pole = starling_envs::registry::find("CartPole-v1").unwrap();
+        let preset = presets::find("classic/ppo").unwrap();
+        let preset = preset.settings(cart_pole, &EnvOptions::default(), false);
         let preset = preset.unwrap();
         assert_eq!(tree["envs"], preset["envs"]);
     }
@@ -481,7 +533,6 @@ mod tests {
         };
         assert!(message(|r| r.env = Some("Cartpole".into())).contains("CartPole-v1"));
         assert!(message(|r| r.algo = Some("ppoo".into())).contains("did you mean 'ppo'?"));
-        assert!(message(|r| r.algo = Some("PEARL".into())).contains("not implemented yet"));
         assert!(message(|r| r.preset = Some("clasic/ppo".into())).contains("classic/ppo"));
         assert!(message(|r| r.overrides = vec!["steps".into()]).contains("key=value"));
         assert!(message(|r| r.overrides = vec!["algo.gama=1".into()]).contains("algo.gamma"));

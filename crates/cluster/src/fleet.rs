@@ -1,4 +1,4 @@
-//! What an actor process does: threads that join, serve, and join again.
+//! The main loop of an actor process: threads that join, serve, and join again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +46,7 @@ pub fn run_actors(
     stop: &AtomicBool,
     configure: impl Fn(&Value) -> Result<RunConfig, EngineError> + Sync,
 ) -> Result<(), ClusterError> {
+    let failed = AtomicBool::new(false);
     let done = std::thread::scope(|scope| {
         let (threads, places) = match fleet {
             Fleet::Threads(threads) => (threads as u64, 1),
@@ -53,12 +54,18 @@ pub fn run_actors(
         };
         let actors: Vec<_> = (0..threads)
             .map(|thread| {
-                let (line, configure) = (line.clone(), &configure);
-                scope.spawn(move || work(&line, thread, places, configure))
+                let (line, configure, failed) = (line.clone(), &configure, &failed);
+                scope.spawn(move || {
+                    let watch = Watch(failed);
+                    let done = work(&line, thread, places, configure);
+                    watch.end(done.is_ok());
+                    done
+                })
             })
             .collect();
         while actors.iter().any(|actor| !actor.is_finished()) {
-            if stop.load(Ordering::Relaxed) {
+            // If one cannot continue, all end, so that the failure is visible.
+            if stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed) {
                 line.leave();
             }
             std::thread::sleep(LOOK);
@@ -71,6 +78,22 @@ pub fn run_actors(
     });
     tracing::info!("the actors ended: {:?}", line.counts());
     done.into_iter().collect()
+}
+
+/// Notes that a thread failed, also if it panics.
+struct Watch<'a>(&'a AtomicBool);
+
+impl Watch<'_> {
+    fn end(self, well: bool) {
+        self.0.fetch_or(!well, Ordering::Relaxed);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// One thread: as many places at a time, of which one is waited for.
@@ -140,7 +163,15 @@ fn serve_at(
     let Some(first) = seats.first() else {
         return Ok(());
     };
-    let config = configure(&first.settings)?;
+    let config = configure(&first.settings).inspect_err(|error| {
+        // Else the learner would take it for an actor that left.
+        first.link.fail(Loss {
+            leases: seats.iter().map(|seated| seated.lease.id).collect(),
+            who: format!("the actor of place {}", first.lease.id.place),
+            reason: error.to_string(),
+            stalled: false,
+        });
+    })?;
     if !central {
         return serve(&config, &first.lease, Arc::clone(&first.link) as Arc<_>);
     }

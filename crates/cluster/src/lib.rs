@@ -1,14 +1,14 @@
-//! Actors in other processes and on other machines, over gRPC.
+//! Actors in other processes and on other machines, over gRPC or Redis.
 //!
 //! ```text
 //! actor process                                     learner process
-//! serve ─▶ Seat ─▶ window ══ Feed, numbered ═════▶ Gateway ─▶ InProcess ─▶ Inbox ─▶ learner
+//! serve ─▶ Seat ─▶ window ══ Feed, numbered ═════▶ Gateway ─▶ Ledger ─▶ Inbox ─▶ learner
 //!   ▲                 ▲ ◀═══ acknowledged ═══════      │
 //!   └─ Weights of the process ◀══ by version ══════════┘
 //! ```
 //!
 //! The learner listens ([`Gateway`]) and writes a [`JoinFile`]. An actor process needs nothing else:
-//! the handshake brings the settings of the run. Each of its threads holds one lease. Parcels carry
+//! the handshake returns the settings of the run. Each of its threads holds one lease. Parcels carry
 //! numbers and are kept until they are acknowledged, so that a connection that breaks costs nothing:
 //! the actor connects again and sends what is missing. A place whose actor does not come back in time
 //! is leased to the next one.
@@ -16,22 +16,31 @@
 //! Read first: [`Gateway`] (the learner's side), [`Line`] (the actor's side), [`run_actors`] (what an
 //! actor process does).
 //!
-//! The asynchronous runtime lives here and nowhere else, on threads of its own.
+//! The learners of a group exchange control messages over gRPC too: [`Lead`] is learner 0's side,
+//! [`Follower`] that of the others.
+//!
+//! The asynchronous runtime runs on separate threads.
 
+mod evaluator;
 mod fleet;
 mod gateway;
+mod group;
+pub mod launch;
 mod line;
 mod protocol;
+mod store;
 mod trust;
 
 use std::time::Duration;
 
+pub use evaluator::{EvaluatorCounts, run_evaluator};
 pub use fleet::{Fleet, run_actors};
-pub use gateway::{Gateway, GatewayCounts};
+pub use gateway::Gateway;
+pub use group::{Follower, Invitation, Lead};
 pub use line::{Joined, Line, LineCounts, Seat, Seated};
 pub use trust::{Identity, JoinFile};
 
-/// How patient both sides are with the network.
+/// Timeouts of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How long a place is kept for an actor without a connection.

@@ -1,9 +1,12 @@
-//! What travels: a gRPC service of three calls, and the messages of each.
+//! The protocol: a service of five calls, and their messages. Over gRPC they are calls, over Redis a
+//! [`Request`] and its [`Reply`].
 //!
 //! ```text
 //! Join(Hello) → Welcome                 versions are compared, a place is leased
 //! Feed(stream Upward) → stream Ack      parcels in order, acknowledged by number; goodbye
 //! Weights(Ask) → stream Chunk           waits for weights, no longer than asked
+//! Follow(Follow) → stream Chunk         an evaluator waits for weights, or sends a heartbeat
+//! Report(Report) → Told                 the result of an evaluation
 //! ```
 //!
 //! The structures are the definition: there is no `.proto` file, and nothing has to be generated to
@@ -12,31 +15,36 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use starling_engine::link::{self, LeaseId, Loss};
+use starling_engine::link::{self, LeaseId, Loss, ledger};
 
 pub(crate) const JOIN: &str = "/starling.v1.Starling/Join";
 pub(crate) const FEED: &str = "/starling.v1.Starling/Feed";
 pub(crate) const WEIGHTS: &str = "/starling.v1.Starling/Weights";
+pub(crate) const FOLLOW: &str = "/starling.v1.Starling/Follow";
+pub(crate) const REPORT: &str = "/starling.v1.Starling/Report";
 
 /// Changes with every change of the messages.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 
-/// The version of this program.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The version of this program, with the commit that it was built from where that is known.
+pub(crate) const VERSION: &str = env!("STARLING_VERSION");
 
 /// The metadata that holds the token.
 pub(crate) const AUTHORIZATION: &str = "authorization";
 
-/// Weights travel in parts of this length.
-pub(crate) const CHUNK_BYTES: usize = 1 << 20;
+/// Weights are sent in parts of this length.
+pub(crate) const CHUNK_BYTES: usize = 1 << 18;
 
 /// The longest message that is neither a parcel nor a part of the weights.
 pub(crate) const MOST_CONTROL_BYTES: usize = 1 << 20;
 
-/// Parcels of an actor that may be on the way.
+/// The longest report of an evaluator: a million episodes.
+pub(crate) const MOST_REPORT_BYTES: usize = 1 << 24;
+
+/// Unacknowledged parcels of an actor.
 pub(crate) const WINDOW: usize = 2;
 
-/// A connected learner says at least this often that it is there.
+/// Interval of the heartbeats of a connected learner.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// The longest that the learner's side holds back an answer about weights.
@@ -67,6 +75,19 @@ pub(crate) struct Hello {
     /// For messages to people.
     #[prost(string, tag = "7")]
     pub(crate) name: String,
+    /// What the process is to do.
+    #[prost(enumeration = "Role", tag = "8")]
+    pub(crate) role: i32,
+}
+
+/// What a process that joins is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub(crate) enum Role {
+    /// It collects, at a place that it leases.
+    Actor = 0,
+    /// It evaluates, and has no place.
+    Evaluator = 1,
 }
 
 /// The answer.
@@ -211,6 +232,122 @@ pub(crate) struct Chunk {
     pub(crate) part: Bytes,
 }
 
+/// An evaluator asks for weights, or says that it is still at those it has.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Follow {
+    /// Names its process.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) session: Bytes,
+    /// For messages to people.
+    #[prost(string, tag = "2")]
+    pub(crate) name: String,
+    /// The step of the weights that it evaluates.
+    #[prost(uint64, optional, tag = "3")]
+    pub(crate) holding: Option<u64>,
+    /// How long it waits for others.
+    #[prost(uint64, tag = "4")]
+    pub(crate) patience_ms: u64,
+    /// It leaves.
+    #[prost(bool, tag = "5")]
+    pub(crate) goodbye: bool,
+}
+
+/// What an evaluator found.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Report {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) session: Bytes,
+    /// Which weights.
+    #[prost(uint64, tag = "2")]
+    pub(crate) env_steps: u64,
+    #[prost(uint64, tag = "3")]
+    pub(crate) version: u64,
+    /// Of each episode.
+    #[prost(double, repeated, tag = "4")]
+    pub(crate) returns: Vec<f64>,
+    #[prost(double, repeated, tag = "5")]
+    pub(crate) lengths: Vec<f64>,
+    #[prost(uint64, tag = "6")]
+    pub(crate) cut_off: u64,
+    /// Of trials, the returns of each of their episodes.
+    #[prost(message, repeated, tag = "7")]
+    pub(crate) by_trajectory: Vec<Trajectory>,
+}
+
+/// One episode of all trials.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Trajectory {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(double, repeated, tag = "2")]
+    pub(crate) returns: Vec<f64>,
+}
+
+/// What a process asks through Redis.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Request {
+    /// Names the process: where the answer goes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) session: Bytes,
+    /// Counts the questions of the process.
+    #[prost(uint64, tag = "2")]
+    pub(crate) number: u64,
+    /// The weights that the last answer named were not there.
+    #[prost(bool, tag = "3")]
+    pub(crate) again: bool,
+    #[prost(oneof = "Asked", tags = "4, 5, 6, 7, 8")]
+    pub(crate) asked: Option<Asked>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum Asked {
+    #[prost(message, tag = "4")]
+    Hello(Hello),
+    #[prost(message, tag = "5")]
+    Weights(Ask),
+    /// A new connection to a lease, whose messages use a separate stream.
+    #[prost(message, tag = "6")]
+    Open(LeaseName),
+    #[prost(message, tag = "7")]
+    Follow(Follow),
+    #[prost(message, tag = "8")]
+    Report(Report),
+}
+
+/// What the learner's side answers through Redis.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Reply {
+    /// Number of the question.
+    #[prost(uint64, tag = "1")]
+    pub(crate) number: u64,
+    #[prost(oneof = "Answer", tags = "2, 3, 4, 5")]
+    pub(crate) answer: Option<Answer>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum Answer {
+    #[prost(message, tag = "2")]
+    Welcome(Welcome),
+    /// Why not.
+    #[prost(string, tag = "3")]
+    Refused(String),
+    /// The frame, if there is one, is in a separate key.
+    #[prost(message, tag = "4")]
+    Told(Told),
+    #[prost(message, tag = "5")]
+    Received(Received),
+}
+
+/// An [`Ack`], and what has been read from the stream of the connection.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(crate) struct Received {
+    #[prost(message, required, tag = "1")]
+    pub(crate) ack: Ack,
+    /// Number of the parcel that has not been read yet.
+    #[prost(uint64, tag = "2")]
+    pub(crate) received: u64,
+}
+
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(crate) struct Told {
     #[prost(enumeration = "State", tag = "1")]
@@ -285,13 +422,14 @@ impl Failure {
             stalled: loss.stalled,
         }
     }
+}
 
-    pub(crate) fn loss(self, lease: LeaseId) -> Loss {
-        Loss {
-            leases: vec![lease],
-            who: self.who,
-            reason: self.reason,
-            stalled: self.stalled,
+impl From<Failure> for ledger::Failure {
+    fn from(failure: Failure) -> Self {
+        Self {
+            who: failure.who,
+            reason: failure.reason,
+            stalled: failure.stalled,
         }
     }
 }

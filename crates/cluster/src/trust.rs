@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
 
 use crate::ClusterError;
+use crate::store::Store;
 
 /// The name in certificates. It says nothing of a machine: an actor knows the certificate itself.
 pub(crate) const SERVER_NAME: &str = "starling";
@@ -16,16 +17,21 @@ pub(crate) const SERVER_NAME: &str = "starling";
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 32;
 
-/// All that an actor needs to join a run. Whoever reads it can take part.
+/// Everything that an actor needs to join a run. Anyone who reads it can join.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinFile {
-    /// Where the learner listens, as `host:port`.
+    /// Where the learner listens, as `host:port`, or the Redis server between them, as
+    /// `redis://host:port/db` or `rediss://…`.
     pub address: String,
-    /// Proves that an actor may join.
+    /// Proves that an actor may join. In a Redis server it names the run.
     pub token: String,
-    /// The learner's certificate (PEM), the only one that is accepted. Without it nothing is
-    /// encrypted.
+    /// The learner's certificate (PEM), the only one that is accepted; without it nothing is
+    /// encrypted. Of a Redis server it is that of the authority that signed its own, if that is not one
+    /// of the system's.
     pub certificate: Option<String>,
+    /// The password of the Redis server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
 }
 
 /// What the learner keeps to itself.
@@ -71,9 +77,13 @@ impl Identity {
         if !join.exists() {
             return Ok(None);
         }
+        let file = JoinFile::read(join)?;
+        if file.is_redis() {
+            return Ok(None);
+        }
         let JoinFile {
             token, certificate, ..
-        } = JoinFile::read(join)?;
+        } = file;
         let tls = match certificate {
             None => None,
             Some(certificate) => {
@@ -86,13 +96,10 @@ impl Identity {
 
     /// Writes both files so that nobody else can read them: what actors need, and the key.
     pub fn write(&self, address: String, join: &Path, key: &Path) -> Result<(), ClusterError> {
-        let file = self.join_file(address);
-        let text = serde_json::to_string_pretty(&file)
-            .map_err(|error| ClusterError::Trust(error.to_string()))?;
         if let Some((_, secret)) = &self.tls {
             write_private(key, secret).map_err(|error| unwritable(key, &error))?;
         }
-        write_private(join, &format!("{text}\n")).map_err(|error| unwritable(join, &error))
+        self.join_file(address).write(join)
     }
 
     /// What actors need.
@@ -105,6 +112,7 @@ impl Identity {
             address,
             token: self.token.clone(),
             certificate,
+            password: None,
         }
     }
 
@@ -126,6 +134,71 @@ pub(crate) fn bearer(token: &str) -> String {
 }
 
 impl JoinFile {
+    /// For a run over a Redis server: a new run, or that of the file from an earlier start.
+    ///
+    /// # Errors
+    /// When there are no random numbers, or the address is not one.
+    pub fn over_redis(
+        address: String,
+        password: Option<String>,
+        certificate: Option<String>,
+        before: Option<&Self>,
+    ) -> Result<Self, ClusterError> {
+        if !Store::is_meant(&address) {
+            let text =
+                format!("{address} is not redis://HOST:PORT[/DB] or rediss://HOST:PORT[/DB]");
+            return Err(ClusterError::Trust(text));
+        }
+        let token = match before.filter(|before| before.is_redis()) {
+            Some(before) => before.token.clone(),
+            None => Identity::new(false)?.token,
+        };
+        let join = Self {
+            address,
+            token,
+            certificate,
+            password,
+        };
+        Store::new(&join)?;
+        Ok(join)
+    }
+
+    /// Whether learner and actors communicate through a Redis server.
+    pub fn is_redis(&self) -> bool {
+        Store::is_meant(&self.address)
+    }
+
+    /// Whether what is between them is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        match self.is_redis() {
+            true => self.address.starts_with("rediss://"),
+            false => self.certificate.is_some(),
+        }
+    }
+
+    /// Whether the address is one of this machine alone.
+    pub fn is_near(&self) -> bool {
+        let place = self
+            .address
+            .rsplit_once("://")
+            .map_or(&*self.address, |(_, rest)| rest);
+        let place = place.split('/').next().unwrap_or(place);
+        let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+        let host = match place.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or(rest),
+            None => place.split(':').next().unwrap_or(place),
+        };
+        let address = host.parse::<std::net::IpAddr>();
+        host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    }
+
+    /// Writes it so that nobody else can read it.
+    pub fn write(&self, path: &Path) -> Result<(), ClusterError> {
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|error| ClusterError::Trust(error.to_string()))?;
+        write_private(path, &format!("{text}\n")).map_err(|error| unwritable(path, &error))
+    }
+
     /// Reads the file.
     pub fn read(path: &Path) -> Result<Self, ClusterError> {
         let text = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
@@ -174,6 +247,44 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn addresses_of_this_machine_are_known() {
+        for (address, near) in [
+            ("127.0.0.1:7777", true),
+            ("[::1]:7777", true),
+            ("10.0.0.5:7777", false),
+            ("redis://127.0.0.1:6379/1", true),
+            ("redis://me@localhost", true),
+            ("redis://localhost@10.0.0.5:6379", false),
+            ("rediss://[fe80::1]:6379/0", false),
+        ] {
+            let join = JoinFile {
+                address: address.into(),
+                token: String::new(),
+                certificate: None,
+                password: None,
+            };
+            assert_eq!(join.is_near(), near, "{address}");
+        }
+    }
+
+    /// Passwords are not part of an address, where people would see them.
+    #[test]
+    fn passwords_in_addresses_are_refused() {
+        let over = |address: &str| JoinFile::over_redis(address.into(), None, None, None);
+        let refused = over("redis://:secret@127.0.0.1:6379").unwrap_err();
+        let text = refused.to_string();
+        assert!(
+            text.contains("STARLING_REDIS_PASSWORD") && !text.contains("secret"),
+            "{text}"
+        );
+        assert!(over("http://127.0.0.1").is_err());
+        let join = over("redis://127.0.0.1:6379/2").unwrap();
+        let address = "redis://127.0.0.1:6380".to_owned();
+        let again = JoinFile::over_redis(address, None, None, Some(&join)).unwrap();
+        assert_eq!(again.token, join.token);
+    }
 
     #[test]
     fn the_files_are_private_and_bring_the_identity_back() {

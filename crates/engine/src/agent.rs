@@ -67,7 +67,7 @@ impl Agent {
     /// The agent of a run's best checkpoint by evaluation, or of the latest if none is marked.
     pub fn load_best(run: impl AsRef<Path>) -> Result<Self, EngineError> {
         let folder = RunFolder::open(run.as_ref())?;
-        match checkpoint::best_with(&folder.checkpoints_path(), is_needed_to_act)? {
+        match checkpoint::best_of_run(&folder, is_needed_to_act)? {
             Some(best) => Self::new(&RunConfig::from_value(&folder.settings()?)?, &best),
             None => Self::load(run),
         }
@@ -75,7 +75,14 @@ impl Agent {
 
     /// The agent of a checkpoint.
     pub fn new(config: &RunConfig, checkpoint: &Checkpoint) -> Result<Self, EngineError> {
-        let policy = policy_of_checkpoint(config, checkpoint)?;
+        Self::with_policy(config, policy_of_checkpoint(config, checkpoint)?)
+    }
+
+    /// An agent that acts by a policy that has its weights.
+    pub(crate) fn with_policy(
+        config: &RunConfig,
+        policy: Box<dyn Policy>,
+    ) -> Result<Self, EngineError> {
         let spec = config.env_spec()?;
         let env = spec.make(&(spec.for_evaluation)(&config.env))?;
         let (observation, action_space) = (env.observation_space(), env.action_space());

@@ -7,6 +7,7 @@ use starling_envs::EnvError;
 use starling_nets::{DeviceError, ShapeMismatch};
 use starling_replay::{ReplayError, SnapshotError};
 
+use crate::group::GroupError;
 use crate::link::LinkError;
 use crate::link::patience::Still;
 
@@ -61,6 +62,9 @@ pub enum EngineError {
     /// The weights do not fit the policy.
     #[error("the policy cannot use these weights: {0}")]
     Weights(String),
+    /// The learners of a group cannot continue together.
+    #[error(transparent)]
+    Group(#[from] GroupError),
     /// Actors and learner lost each other.
     #[error(transparent)]
     Link(#[from] LinkError),

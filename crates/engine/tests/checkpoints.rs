@@ -172,7 +172,7 @@ fn checkpoints_come_by_time() {
     assert_eq!(outcome.reason, Reason::Interrupted);
 }
 
-/// Damages the replay of the first checkpoint while the run goes on.
+/// Damages the replay of the first checkpoint while the run continues.
 struct Harm {
     damage: fn(&Path),
     done: bool,
@@ -186,7 +186,7 @@ impl Watcher for Harm {
     }
 }
 
-/// Everything is still in memory: whatever happened to the parts that are on disk, the run goes on
+/// Everything is still in memory: whatever happened to the parts that are on disk, the run continues
 /// and its later checkpoints are whole.
 #[test]
 fn parts_that_were_damaged_meanwhile_are_written_again() {
@@ -213,7 +213,7 @@ fn parts_that_were_damaged_meanwhile_are_written_again() {
 }
 
 /// Actors insert, threads draw ahead and priorities change while parts are written; the replay
-/// that comes back goes on.
+/// that comes back continues.
 #[test]
 fn a_run_on_threads_resumes_with_its_replay() {
     let root = tempfile::tempdir().unwrap();

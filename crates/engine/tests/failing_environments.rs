@@ -2,12 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
-use starling_engine::{Reason, RunConfig, Training};
+use starling_engine::link::remote::{Gateway, Remote, Stream};
+use starling_engine::{Reason, RunConfig, Training, serve, serve_central};
 use starling_envs::{Action, Env, EnvError, EnvSpec, ObsMut, Rng, Space, Step, registry};
 use starling_record::{RunFolder, Table, checkpoint};
 use starling_settings::merge;
@@ -278,6 +280,51 @@ fn a_stuck_environment_does_not_keep_a_run_from_stopping() {
             checkpoint::latest(&folder.checkpoints_path()).is_ok(),
             "{mode}"
         );
+    }
+}
+
+/// An environment that does not return in an actor elsewhere is named to the learner.
+#[test]
+fn a_stuck_environment_elsewhere_is_named() {
+    add_environments();
+    for central in [false, true] {
+        let mut tree = json!({
+            "env": {"id": "Stuck-v0"},
+            "algo": {"name": "ppo"},
+            "steps": 6000,
+            "envs": 2,
+            "mode": "threads",
+            "threads": 1,
+            "device": "cpu",
+            "stall_timeout_s": 60,
+        });
+        let config = RunConfig::from_value(&tree).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create(root.path(), "S", "a", "run", 1, SystemTime::now()).unwrap();
+        let training = Training::start(config, &folder).unwrap();
+        let gateway = Gateway::new(training.terms().unwrap(), tree.clone());
+        let (near, far) = UnixStream::pair().unwrap();
+        let served = gateway.clone();
+        std::thread::spawn(move || served.attend(far));
+        let training = training.with_link(Box::new(gateway)).unwrap();
+        merge(&mut tree, &json!({"stall_timeout_s": 1}));
+        let config = RunConfig::from_value(&tree).unwrap();
+        let actor = std::thread::spawn(move || {
+            let welcome = Remote::join(Stream(near)).unwrap().unwrap();
+            let (lease, link) = (welcome.lease, Arc::new(welcome.link));
+            match central {
+                true => serve_central(&config, &[lease], link),
+                false => serve(&config, &lease, link),
+            }
+        });
+        let began = Instant::now();
+        let error = training.run(&NEVER, None, &mut ()).unwrap_err().to_string();
+        assert!(
+            error.contains("the actor of place") && error.contains("has not returned"),
+            "{error}"
+        );
+        assert!(began.elapsed() < Duration::from_secs(30));
+        assert!(actor.join().unwrap().is_err());
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use starling_engine::link::conformance::{self, Rig};
 use starling_engine::link::remote::{Gateway, Remote, Stream};
-use starling_engine::link::{ActorLink, LinkError, Terms};
+use starling_engine::link::{ActorLink, Event, LearnerLink as _, LinkError, Terms};
 use starling_engine::{EngineError, RunConfig, Status, Training, Watcher, serve};
 use starling_record::{RunFolder, Table, checkpoint};
 use starling_settings::merge;
@@ -34,6 +34,32 @@ fn a_link_over_tcp_conforms() {
         }
     })
     .unwrap();
+}
+
+/// An actor that sends a parcel of another's lease loses its own place, and the other one keeps its.
+#[test]
+fn nobody_sends_for_others() {
+    let terms = conformance::terms();
+    let places = Arc::clone(&terms.places);
+    let (gateway, address) = listen(terms, Value::Null);
+    let [one, other] = [(); 2].map(|()| Remote::join(Stream(dial(address))).unwrap().unwrap());
+    let patience = Duration::from_secs(20);
+    let forged = conformance::parcel(&other.lease, 0, 1.0);
+    let sent = one.link.send(forged, patience).map(drop);
+    assert_eq!(sent, Err(LinkError::LeaseEnded(one.lease.id)));
+    let lost = loop {
+        match gateway.receive(patience).unwrap() {
+            Event::Joined { .. } => {}
+            Event::Lost(loss) => break loss,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(lost.leases, [one.lease.id]);
+    assert!(lost.reason.contains("of another lease"), "{lost:?}");
+    assert!(places.holds(other.lease.id));
+    let own = conformance::parcel(&other.lease, 0, 1.0);
+    other.link.send(own, patience).unwrap();
+    assert!(matches!(gateway.receive(patience), Ok(Event::Parcel(_))));
 }
 
 /// A gateway at a free port of this machine.

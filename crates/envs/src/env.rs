@@ -64,6 +64,11 @@ pub trait Env: Send {
         false
     }
 
+    /// The lives that are left, in games that have such.
+    fn lives(&self) -> Option<u32> {
+        None
+    }
+
     /// Notifies the environment that its episode was truncated from outside, by a time limit.
     ///
     /// Matters only if a game lasts for several episodes: the next [`reset`](Env::reset) starts a
@@ -135,6 +140,10 @@ impl<E: Env + ?Sized> Env for Box<E> {
 
     fn counts_games(&self) -> bool {
         (**self).counts_games()
+    }
+
+    fn lives(&self) -> Option<u32> {
+        (**self).lives()
     }
 
     fn cut_off(&mut self) {
@@ -303,6 +312,12 @@ impl<'a> Action<'a> {
 pub struct ObsMut<'a>(Tree<ViewMut<'a>>);
 
 impl<'a> ObsMut<'a> {
+    /// A row in memory of the caller's: one view per array of the observation space. The bytes of a
+    /// view are aligned for its element type.
+    pub fn new(views: Tree<ViewMut<'a>>) -> Self {
+        Self(views)
+    }
+
     /// The row under a leading index of observation columns.
     pub fn at(columns: &'a mut Tree<Array>, index: &[usize]) -> Self {
         Self(columns.at_mut(index))
@@ -338,6 +353,22 @@ impl<'a> ObsMut<'a> {
     pub fn part<T: Element>(&mut self, path: &str) -> &mut [T] {
         match self.0.get_mut(path) {
             Some(Tree::Leaf(view)) => view.as_mut_slice(),
+            _ => panic!("this observation has no part called '{path}'"),
+        }
+    }
+
+    /// The bytes of one array: of the observation itself if `path` is empty, or else of the part
+    /// with this dotted path.
+    ///
+    /// # Panics
+    /// When there is no such part.
+    pub fn bytes(&mut self, path: &str) -> &mut [u8] {
+        let part = match path {
+            "" => Some(&mut self.0),
+            path => self.0.get_mut(path),
+        };
+        match part {
+            Some(Tree::Leaf(view)) => &mut *view.bytes,
             _ => panic!("this observation has no part called '{path}'"),
         }
     }

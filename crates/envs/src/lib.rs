@@ -10,6 +10,7 @@ pub mod classic;
 mod env;
 pub mod exploration;
 pub mod memory;
+pub mod meta;
 pub mod minatar;
 pub mod options;
 mod random;

@@ -13,6 +13,7 @@ use starling_settings::{ConfigError, Schema};
 
 use self::similar::{hint, nearest};
 use self::table::ENVS;
+use crate::meta::Family;
 use crate::options::{EnvOptions, schema_of};
 use crate::wrappers::TimeLimit;
 use crate::{BatchOfOne, BatchVecEnv, Env, EnvBatch, EnvError, SyncVecEnv, VecEnv, atari};
@@ -35,7 +36,8 @@ use crate::{BatchOfOne, BatchVecEnv, Env, EnvBatch, EnvError, SyncVecEnv, VecEnv
 pub struct EnvSpec {
     /// Its name, as Gymnasium spells it: `CartPole-v1`, `MinAtar/Breakout-v1`.
     pub id: &'static str,
-    /// Its family: `classic`, `memory`, `exploration`, `minatar`, `atari`. Presets are for families.
+    /// Its family: `classic`, `memory`, `exploration`, `meta`, `minatar`, `atari`. Presets are for
+    /// families.
     pub family: &'static str,
     /// One line for lists.
     pub summary: &'static str,
@@ -47,6 +49,13 @@ pub struct EnvSpec {
     pub options: fn() -> Schema,
     /// The options of the same task in evaluations.
     pub for_evaluation: fn(&EnvOptions) -> EnvOptions,
+    /// The options with which it can be rendered, if that has to be said when it is made.
+    pub for_pictures: fn(&EnvOptions) -> EnvOptions,
+    /// Its own limit on the steps of an episode: `max_episode_steps`, unless only the environment
+    /// itself knows it.
+    pub own_limit: OwnLimit,
+    /// The tasks of a family, of which every environment of a run has one.
+    pub tasks: Option<Family>,
     /// How it is made.
     pub build: Build,
 }
@@ -59,6 +68,9 @@ pub enum Build {
     /// As a batch that code of its own steps together; a vector of them is a [`BatchVecEnv`].
     Batch(MakeBatch),
 }
+
+/// Finds out the environment's own limit on the steps of an episode.
+pub type OwnLimit = fn(&EnvSpec, &EnvOptions) -> Result<Option<u64>, EnvError>;
 
 /// Makes the environment of an id.
 pub type MakeEnv = fn(&str, &EnvOptions) -> Result<Box<dyn Env>, EnvError>;
@@ -102,28 +114,57 @@ impl EnvSpec {
             reward_threshold: None,
             options: Schema::empty,
             for_evaluation: EnvOptions::clone,
+            for_pictures: EnvOptions::clone,
+            own_limit: |spec, _| Ok(spec.max_episode_steps),
+            tasks: None,
             build,
         }
     }
 
-    /// Makes the environment, with its limit on the steps of an episode.
+    /// Makes the environment, with its limit on the steps of an episode; of a family of tasks, that
+    /// of the first task.
     ///
     /// # Errors
     /// When an option is given that this environment does not have, or that is out of range.
     pub fn make(&self, options: &EnvOptions) -> Result<Box<dyn Env>, EnvError> {
+        self.make_numbered(options, 0)
+    }
+
+    /// Makes environment `number` of a run: of a family of tasks, that of its task.
+    ///
+    /// # Errors
+    /// As [`make`](EnvSpec::make).
+    pub fn make_numbered(
+        &self,
+        options: &EnvOptions,
+        number: usize,
+    ) -> Result<Box<dyn Env>, EnvError> {
         self.check(options)?;
+        let of_task = self.tasks.map(|family| family.of(options, number));
+        let of_task = of_task.transpose()?;
+        let options = of_task.as_ref().unwrap_or(options);
         let env = match self.build {
             Build::Env(make) => make(self.id, options)?,
             Build::Batch(make) => Box::new(BatchOfOne::new(make(self.id, options, 1)?)?),
         };
-        Ok(match self.limit(options) {
+        Ok(match self.limit(options)? {
             Some(steps) => Box::new(TimeLimit::new(env, steps)),
             None => env,
         })
     }
 
+    /// Tasks that the environments with these options have, if they are a family of them.
+    ///
+    /// # Errors
+    /// When an option is wrong.
+    pub fn count_tasks(&self, options: &EnvOptions) -> Result<Option<usize>, EnvError> {
+        let family = self.tasks.as_ref();
+        let count = family.map(|family| family.count(options)).transpose()?;
+        Ok(count.filter(|count| *count > 0))
+    }
+
     /// Makes `count` of them, to be stepped by one thread. Environment `i` draws from
-    /// `stream(seed, role, first_index + i)`.
+    /// `stream(seed, role, first_index + i)`, and is number `first_index + i` of its run.
     ///
     /// # Errors
     /// When `count` is 0, the environments cannot be made with these options, or their spaces
@@ -136,9 +177,33 @@ impl EnvSpec {
         role: &str,
         first_index: u64,
     ) -> Result<Box<dyn VecEnv>, EnvError> {
+        self.make_vec_from(
+            first_index as usize,
+            options,
+            count,
+            seed,
+            role,
+            first_index,
+        )
+    }
+
+    /// The same, where the environments are number `first_number + i`.
+    ///
+    /// # Errors
+    /// As [`make_vec`](EnvSpec::make_vec).
+    pub fn make_vec_from(
+        &self,
+        first_number: usize,
+        options: &EnvOptions,
+        count: usize,
+        seed: u64,
+        role: &str,
+        first_index: u64,
+    ) -> Result<Box<dyn VecEnv>, EnvError> {
         Ok(match self.build {
             Build::Env(_) => {
-                let envs = (0..count).map(|_| self.make(options));
+                let numbers = first_number..first_number + count;
+                let envs = numbers.map(|number| self.make_numbered(options, number));
                 let envs = envs.collect::<Result<_, _>>()?;
                 let vector = SyncVecEnv::from_envs(envs, seed, role, first_index)?;
                 Box::new(vector.named(self.id))
@@ -146,7 +211,7 @@ impl EnvSpec {
             Build::Batch(make) => {
                 self.check(options)?;
                 let batch = make(self.id, options, count)?;
-                let limit = self.limit(options);
+                let limit = self.limit(options)?;
                 let vector = BatchVecEnv::new(self.id, batch, limit, seed, role, first_index)?;
                 Box::new(vector)
             }
@@ -154,8 +219,14 @@ impl EnvSpec {
     }
 
     /// Steps after which an episode is truncated.
-    pub fn limit(&self, options: &EnvOptions) -> Option<u64> {
-        options.max_episode_steps.or(self.max_episode_steps)
+    ///
+    /// # Errors
+    /// When the environment has to be asked and cannot be made.
+    pub fn limit(&self, options: &EnvOptions) -> Result<Option<u64>, EnvError> {
+        match options.max_episode_steps {
+            Some(steps) => Ok(Some(steps)),
+            None => (self.own_limit)(self, options),
+        }
     }
 
     /// Refuses options that this environment does not have.
@@ -199,13 +270,62 @@ pub fn add(spec: EnvSpec) -> Result<(), EnvError> {
 
 static ADDED: RwLock<Vec<&'static EnvSpec>> = RwLock::new(Vec::new());
 
+/// Environments that are not in the table: every id that begins with a prefix is one.
+#[derive(Clone, Copy, Debug)]
+pub struct Scheme {
+    /// How its ids begin: `gym:`.
+    pub prefix: &'static str,
+    /// How its ids look, for lists: `gym:ID`.
+    pub pattern: &'static str,
+    /// One line for lists.
+    pub summary: &'static str,
+    /// The entry of an id.
+    pub spec: fn(&'static str) -> EnvSpec,
+}
+
+/// The schemes that were [added](add_scheme).
+pub fn schemes() -> Vec<Scheme> {
+    let schemes = SCHEMES.read().unwrap_or_else(PoisonError::into_inner);
+    schemes.clone()
+}
+
+/// Adds environments whose ids begin with a prefix, unless that prefix is known already.
+pub fn add_scheme(scheme: Scheme) {
+    let mut schemes = SCHEMES.write().unwrap_or_else(PoisonError::into_inner);
+    if schemes.iter().all(|known| known.prefix != scheme.prefix) {
+        schemes.push(scheme);
+    }
+}
+
+static SCHEMES: RwLock<Vec<Scheme>> = RwLock::new(Vec::new());
+
+/// The environments of schemes that were asked for.
+static OF_SCHEMES: RwLock<Vec<&'static EnvSpec>> = RwLock::new(Vec::new());
+
+/// The entry of an id that begins with the prefix of a scheme. Each is made once.
+fn of_scheme(id: &str) -> Option<&'static EnvSpec> {
+    let scheme = schemes().into_iter().find(|scheme| {
+        let rest = id.strip_prefix(scheme.prefix);
+        rest.is_some_and(|rest| !rest.is_empty())
+    })?;
+    let mut known = OF_SCHEMES.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(spec) = known.iter().find(|spec| spec.id == id) {
+        return Some(spec);
+    }
+    let spec: &'static EnvSpec = Box::leak(Box::new((scheme.spec)(id.to_owned().leak())));
+    known.push(spec);
+    Some(spec)
+}
+
 /// The environment with this id, or the Atari game with this bare name (`Pong` is `ALE/Pong-v5`).
 ///
 /// # Errors
 /// When there is none; the error names similar ids.
 pub fn find(id: &str) -> Result<&'static EnvSpec, UnknownEnv> {
     let find = |id: &str| all().into_iter().find(|spec| spec.id == id);
-    let found = find(id).or_else(|| find(&atari::of_bare_name(id)?));
+    let found = find(id)
+        .or_else(|| find(&atari::of_bare_name(id)?))
+        .or_else(|| of_scheme(id));
     found.ok_or_else(|| UnknownEnv {
         id: id.to_owned(),
         nearest: nearest(id),
@@ -232,6 +352,29 @@ mod tests {
             assert_eq!(find(spec.id).unwrap().id, spec.id);
             assert_eq!(all().iter().filter(|s| s.id == spec.id).count(), 1);
         }
+    }
+
+    #[test]
+    fn ids_of_a_scheme_begin_with_its_prefix() {
+        assert!(find("same:CartPole-v1").is_err());
+        let scheme = Scheme {
+            prefix: "same:",
+            pattern: "same:ID",
+            summary: "a cart and a pole, whatever its name",
+            spec: |id| {
+                EnvSpec::new(id, "test", "", |_, _| {
+                    Ok(Box::new(crate::classic::CartPole::new()))
+                })
+            },
+        };
+        add_scheme(scheme);
+        add_scheme(scheme);
+        assert_eq!(schemes().len(), 1);
+        let found = find("same:CartPole-v1").unwrap();
+        assert_eq!(found.id, "same:CartPole-v1");
+        assert!(std::ptr::eq(found, find("same:CartPole-v1").unwrap()));
+        assert!(find("same:").is_err());
+        assert!(all().iter().all(|spec| spec.family != "test"));
     }
 
     #[test]

@@ -79,6 +79,10 @@ impl<E: Env> Env for TimeLimit<E> {
         self.env.counts_games()
     }
 
+    fn lives(&self) -> Option<u32> {
+        self.env.lives()
+    }
+
     fn cut_off(&mut self) {
         self.env.cut_off();
     }

@@ -348,7 +348,7 @@ fn failures_name_the_environment_or_the_batch() {
     rollout.actions.as_mut_slice::<i64>()[1] = -1;
     let error = vector.step(0, &mut rollout).unwrap_err().to_string();
     assert!(error.starts_with("environment 8 (Walks-v0): "), "{error}");
-    let remake = Box::new(|| Ok(Box::new(Walk::default()) as Box<dyn Env>));
+    let remake = Box::new(|_: usize| Ok(Box::new(Walk::default()) as Box<dyn Env>));
     let refused = vector.restart_failed(remake, Arc::new(RestartBudget::new(1)));
     assert!(
         refused

@@ -43,6 +43,8 @@ pub(crate) const GEOM_CYLINDER: i32 = 5;
 pub(crate) const GEOM_BOX: i32 = 6;
 /// Severity of a message.
 pub(crate) const LOG_ERROR: i32 = 3;
+/// Disables the search for islands of constraints.
+pub(crate) const DSBL_ISLAND: i32 = 262144;
 
 /// Fields of `mjModel`.
 pub(crate) mod model {
@@ -58,10 +60,18 @@ pub(crate) mod model {
     pub(crate) const NGEOM: usize = 136;
     /// `mjtSize nsite`
     pub(crate) const NSITE: usize = 144;
+    /// `mjtSize ntree`
+    pub(crate) const NTREE: usize = 96;
     /// `mjtNum opt.timestep`
     pub(crate) const OPT_TIMESTEP: usize = 792;
+    /// `int opt.disableflags`
+    pub(crate) const OPT_DISABLEFLAGS: usize = 1072;
     /// `mjtNum* body_mass`
     pub(crate) const BODY_MASS: usize = 1944;
+    /// `mjtNum* body_inertia`
+    pub(crate) const BODY_INERTIA: usize = 1960;
+    /// `mjtNum* dof_damping`
+    pub(crate) const DOF_DAMPING: usize = 2336;
     /// `mjtNum* actuator_ctrlrange`
     pub(crate) const ACTUATOR_CTRLRANGE: usize = 4992;
     /// `int* geom_type`
@@ -70,6 +80,8 @@ pub(crate) mod model {
     pub(crate) const GEOM_BODYID: usize = 2448;
     /// `mjtNum* geom_size`
     pub(crate) const GEOM_SIZE: usize = 2528;
+    /// `mjtNum* geom_friction`
+    pub(crate) const GEOM_FRICTION: usize = 2568;
     /// `float* geom_rgba`
     pub(crate) const GEOM_RGBA: usize = 2624;
 }

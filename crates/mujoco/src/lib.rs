@@ -25,10 +25,11 @@ mod tests;
 pub use error::MujocoError;
 pub use library::{Library, Model, Simulation};
 pub use range::Range;
-pub use tasks::{add, specs};
+pub use tasks::{add, needs_mujoco, specs};
 
 /// The version of MuJoCo that is needed. Others compute other numbers.
 pub const VERSION: &str = "3.17.0";
 
-/// The family of these environments in the table, which presets are for.
+/// The family of Gymnasium's tasks in the table, which presets are for. Families of tasks for
+/// meta-learning are of another, `meta`.
 pub const FAMILY: &str = "mujoco";

@@ -63,7 +63,15 @@ impl<T: Task> Robot<T> {
         frame_skip: usize,
         task: impl FnOnce(&Model) -> Result<T, EnvError>,
     ) -> Result<Self, EnvError> {
-        let model = load(xml_file)?;
+        Self::with_model(load(xml_file)?, frame_skip, task)
+    }
+
+    /// The same with a model of its own.
+    pub(crate) fn with_model(
+        model: Arc<Model>,
+        frame_skip: usize,
+        task: impl FnOnce(&Model) -> Result<T, EnvError>,
+    ) -> Result<Self, EnvError> {
         let mut robot = Self {
             task: task(&model)?,
             simulation: Simulation::new(&model)?,
@@ -183,7 +191,7 @@ impl<T: Task> Env for Robot<T> {
             return Err(EnvError::Snapshot(text));
         }
         self.simulation.set_state(&snapshot.simulation)?;
-        // For pictures: a step computes everything else anew.
+        // For pictures: the next step computes everything else.
         self.simulation.kinematics()?;
         self.mark = snapshot.mark;
         Ok(())
@@ -302,6 +310,18 @@ pub(crate) static ASSETS: &[(&str, &str)] = assets![
     "walker2d.xml",
     "walker2d_v5.xml",
 ];
+
+/// A model of ours by its name, which is not shared and may be changed.
+pub(crate) fn load_own(name: &'static str) -> Result<Model, MujocoError> {
+    let library = place::open()?;
+    let _one_at_a_time = MODELS.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = ASSETS.iter().find(|(known, _)| *known == name);
+    let (_, text) = text.ok_or_else(|| MujocoError::Model {
+        name: name.into(),
+        reason: "it is not part of this program".into(),
+    })?;
+    Model::from_text(&library, name, text)
+}
 
 /// A model of ours by its name, which environments share, or that of a file.
 fn load(xml_file: &str) -> Result<Arc<Model>, MujocoError> {

@@ -8,7 +8,9 @@ use starling_envs::{Rng, Space};
 use starling_tree::{DType, Tree};
 use tch::{Device, Kind, Tensor};
 
-use crate::{ControlNetConfig, Init, Layout, Linear, Params, ShapeMismatch, Torso};
+use crate::control_body::{Body, ControlLayers};
+use crate::export::{Graph, NotExported, Value};
+use crate::{ControlNetConfig, Init, Layout, Linear, Params, ShapeMismatch, Statistics, Torso};
 
 /// The bounds of an environment's actions, and the way between them and −1 to 1.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +59,19 @@ impl ActionBounds {
         }
     }
 
+    /// Actions `[N, A]` from −1..1 in a graph, mapped to the bounds.
+    pub fn export(&self, graph: &mut Graph, action: &Value) -> Value {
+        let (low, high) = (
+            Tensor::from_slice(&self.low),
+            Tensor::from_slice(&self.high),
+        );
+        let [middle, half] = [(&low + &high) * 0.5, (&high - &low) * 0.5];
+        let [middle, half, low, high] = [middle, half, low, high].map(|row| graph.constant(&row));
+        let scaled = graph.mul(action, &half);
+        let scaled = graph.add(&scaled, &middle);
+        graph.clamp(&scaled, &low, &high)
+    }
+
     /// Maps the bounds to −1..1 on a device.
     pub fn unit(&self, device: Device) -> UnitScale {
         let low = Tensor::from_slice(&self.low).to_device(device);
@@ -89,6 +104,13 @@ impl UnitScale {
         let actions = actions.reshape([actions.size()[0], -1]);
         (actions - &self.middle) / &self.half
     }
+
+    /// Actions `[N, A]` in a graph, from −1 to 1.
+    pub fn export(&self, graph: &mut Graph, actions: &Value) -> Value {
+        let [middle, half] = [&self.middle, &self.half].map(|row| graph.constant(row));
+        let centred = graph.sub(actions, &middle);
+        graph.div(&centred, &half)
+    }
 }
 
 /// How the logarithm of a standard deviation is kept within its limits.
@@ -105,7 +127,7 @@ pub enum LogStdLimit {
 /// An actor that is certain: tanh of a network.
 #[derive(Clone, Debug)]
 pub struct TanhActor {
-    torso: Torso,
+    features: ActorFeatures,
     head: Linear,
 }
 
@@ -117,14 +139,26 @@ impl TanhActor {
         observations: &Space,
         actions: usize,
     ) -> Result<Self, ShapeMismatch> {
-        let (torso, head) = with_head(layout, config, observations, actions)?;
-        Ok(Self { torso, head })
+        let (features, head) = with_head(layout, config, observations, actions)?;
+        Ok(Self { features, head })
     }
 
     /// Actions `[N, A]` for observations `[N, ..]`.
     pub fn forward(&self, params: &Params, obs: &Tree<Tensor>) -> Tensor {
-        let features = self.torso.forward(params, obs);
+        let features = self.features.forward(params, obs, Statistics::Running);
         self.head.forward(params, &features).tanh()
+    }
+
+    /// The same in a graph.
+    pub fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Value>,
+    ) -> Result<Value, NotExported> {
+        let features = self.features.export(graph, params, obs)?;
+        let raw = self.head.export(graph, params, &features);
+        Ok(graph.tanh(&raw))
     }
 }
 
@@ -132,7 +166,7 @@ impl TanhActor {
 /// observation.
 #[derive(Clone, Debug)]
 pub struct SquashedActor {
-    torso: Torso,
+    features: ActorFeatures,
     head: Linear,
     limit: LogStdLimit,
     log_std: (f64, f64),
@@ -149,9 +183,9 @@ impl SquashedActor {
         limit: LogStdLimit,
         log_std: (f64, f64),
     ) -> Result<Self, ShapeMismatch> {
-        let (torso, head) = with_head(layout, config, observations, 2 * actions)?;
+        let (features, head) = with_head(layout, config, observations, 2 * actions)?;
         Ok(Self {
-            torso,
+            features,
             head,
             limit,
             log_std,
@@ -160,7 +194,17 @@ impl SquashedActor {
 
     /// The distributions for observations `[N, ..]`.
     pub fn forward(&self, params: &Params, obs: &Tree<Tensor>) -> SquashedGaussian {
-        let features = self.torso.forward(params, obs);
+        self.forward_by(params, obs, Statistics::Running)
+    }
+
+    /// The same, normalised by these statistics, where the actor has batch renormalisation.
+    pub fn forward_by(
+        &self,
+        params: &Params,
+        obs: &Tree<Tensor>,
+        by: Statistics,
+    ) -> SquashedGaussian {
+        let features = self.features.forward(params, obs, by);
         let both = self.head.forward(params, &features);
         let actions = self.head.outputs as i64 / 2;
         let (mean, log_std) = (
@@ -173,6 +217,35 @@ impl SquashedActor {
             LogStdLimit::Tanh => (log_std.tanh() + 1.0) * (0.5 * (high - low)) + low,
         };
         SquashedGaussian { mean, log_std }
+    }
+
+    /// Means and logarithms of the deviations in a graph.
+    pub fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Value>,
+    ) -> Result<[Value; 2], NotExported> {
+        let features = self.features.export(graph, params, obs)?;
+        let both = self.head.export(graph, params, &features);
+        let actions = self.head.outputs as i64 / 2;
+        let mean = graph.slice(&both, 1, 0, actions);
+        let log_std = graph.slice(&both, 1, actions, 2 * actions);
+        let (low, high) = self.log_std;
+        let log_std = match self.limit {
+            LogStdLimit::Clamp => {
+                let (low, high) = (graph.scalar(low), graph.scalar(high));
+                graph.clamp(&log_std, &low, &high)
+            }
+            LogStdLimit::Tanh => {
+                let squeezed = graph.tanh(&log_std);
+                let (half, middle) = (0.5 * (high - low), 0.5 * (high + low));
+                let (half, middle) = (graph.scalar(half), graph.scalar(middle));
+                let scaled = graph.mul(&squeezed, &half);
+                graph.add(&scaled, &middle)
+            }
+        };
+        Ok([mean, log_std])
     }
 }
 
@@ -207,16 +280,65 @@ pub fn fill_normal(rng: &mut Rng, values: &mut [f32]) {
     }
 }
 
+/// From observations to what an actor's last layer reads.
+#[derive(Clone, Debug)]
+enum ActorFeatures {
+    Plain(Torso),
+    /// One network of [`Body`]'s.
+    Body(Torso, Body),
+}
+
+impl ActorFeatures {
+    fn forward(&self, params: &Params, obs: &Tree<Tensor>, by: Statistics) -> Tensor {
+        match self {
+            Self::Plain(torso) => torso.forward(params, obs),
+            Self::Body(torso, body) => {
+                let x = torso.forward(params, obs).unsqueeze(0);
+                body.forward(params, x, by).squeeze_dim(0)
+            }
+        }
+    }
+}
+
+impl ActorFeatures {
+    fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Value>,
+    ) -> Result<Value, NotExported> {
+        match self {
+            Self::Plain(torso) => torso.export(graph, params, obs),
+            Self::Body(torso, body) => {
+                let x = torso.export(graph, params, obs)?;
+                Ok(body.export(graph, params, &x))
+            }
+        }
+    }
+}
+
 fn with_head(
     layout: &mut Layout,
     config: &ControlNetConfig,
     observations: &Space,
     outputs: usize,
-) -> Result<(Torso, Linear), ShapeMismatch> {
-    let torso = Torso::new(layout, "torso", observations, &config.of_actor())?;
-    let fan_in = torso.features;
+) -> Result<(ActorFeatures, Linear), ShapeMismatch> {
+    config.check(&config.hidden)?;
+    let (features, fan_in) = match config.layers {
+        ControlLayers::Plain => {
+            let torso = Torso::new(layout, "torso", observations, &config.of_actor())?;
+            let size = torso.features;
+            (ActorFeatures::Plain(torso), size)
+        }
+        kind => {
+            let torso = Torso::new(layout, "torso", observations, &config.of_observations())?;
+            let (inputs, hidden) = (torso.features, &config.hidden);
+            let (body, size) = Body::new(layout, "", kind, config.activation, 1, inputs, hidden);
+            (ActorFeatures::Body(torso, body), size)
+        }
+    };
     let head = Linear::new(layout, "head", fan_in, outputs, Init::FanIn { fan_in });
-    Ok((torso, head))
+    Ok((features, head))
 }
 
 #[cfg(test)]

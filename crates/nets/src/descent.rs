@@ -2,11 +2,21 @@
 //!
 //! It has two halves, recorded separately. The first ([`Descent::of`]) computes a loss and writes
 //! its gradient to where the second ([`Descent::step`]) reads it. Between them a [`Reducer`] can
-//! average the gradient over a group of learners, which cannot be part of a recording.
+//! average the gradient over a group of learners, which cannot be part of a recording. On the CPU,
+//! where nothing is recorded, it begins with the parts of the gradient that the backward pass has
+//! computed.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tch::{Device, Tensor};
 
+use crate::native::backward::BackwardParts;
+use crate::native::unnoticed;
 use crate::{Moments, Optimizer, OptimizerConfig, Params, Recorded, RunningNorm};
+
+/// Numbers of a part of a gradient that is averaged at once: 1 MiB, which takes long enough on a
+/// network that its latency does not matter.
+const PART: i64 = 1 << 18;
 
 /// Averages numbers over a group of learners.
 pub trait Reducer: Send {
@@ -14,8 +24,41 @@ pub trait Reducer: Send {
     /// it in the same order with tensors of the same shape.
     fn mean(&mut self, values: &Tensor) -> Result<(), ReduceError>;
 
+    /// The same for a gradient, which may be rounded on the way.
+    fn mean_gradient(&mut self, gradient: &Tensor) -> Result<(), ReduceError> {
+        self.mean(gradient)
+    }
+
+    /// Whether it can average the next gradient in parts while the rest is being computed.
+    fn takes_parts(&mut self) -> bool {
+        false
+    }
+
+    /// Starts to average a part of a gradient, which must not be used before
+    /// [`mean_gradient`](Reducer::mean_gradient) of the whole has returned.
+    fn start(&mut self, part: &Tensor) {
+        let _ = part;
+    }
+
+    /// Whether the next step of an update was applied already, by an attempt that broke later. Such a
+    /// step is not applied again.
+    fn skips_step(&mut self) -> bool {
+        false
+    }
+
+    /// A step was applied.
+    fn applied_step(&mut self) {}
+
     /// Learners in the group.
     fn size(&self) -> usize;
+}
+
+/// A reducer for the optimisers of a learner, which take their steps in turn.
+pub type SharedReducer = Arc<Mutex<dyn Reducer>>;
+
+fn lock(reducer: &SharedReducer) -> MutexGuard<'_, dyn Reducer + 'static> {
+    // Whoever panicked has ended the run.
+    reducer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why numbers could not be averaged over a group of learners.
@@ -25,17 +68,117 @@ pub struct ReduceError(pub String);
 
 /// Parameters and what moves them against the gradient of a loss.
 pub struct Descent {
-    apply: Recorded<Apply, Tensor>,
-    reducer: Option<Box<dyn Reducer>>,
+    apply: Recorded<Mover, Tensor>,
+    reducer: Option<SharedReducer>,
+    /// Whether gradients of a group are added up rather than averaged.
+    sums: bool,
+    /// In a group: the statistics of batches as they were after the last step.
+    statistics: Option<Tensor>,
+    /// The norm of a gradient that was not applied.
+    skipped: Tensor,
 }
 
-/// What the second half of a step works on.
+/// What both halves of a step work on. With it a step can be part of a larger recorded computation,
+/// where no group of learners has to be asked in between.
 #[derive(Debug)]
-struct Apply {
+pub struct Mover {
     params: Params,
     optimizer: Optimizer,
     /// Of all parameters, in the order of their layout.
     gradient: Tensor,
+    clip_norm: Option<f64>,
+    parts: Arc<OnceLock<Mutex<Parts>>>,
+}
+
+/// How a gradient is averaged over a group while it is being computed.
+struct Parts {
+    backward: BackwardParts,
+    slices: Vec<Tensor>,
+    reducer: SharedReducer,
+}
+
+impl Parts {
+    /// Computes the gradient of a loss, and starts to average it. `false` if it cannot be averaged now.
+    fn differentiate(&mut self, loss: &Tensor) -> bool {
+        let Self {
+            backward,
+            slices,
+            reducer,
+        } = self;
+        if !lock(reducer).takes_parts() {
+            return false;
+        }
+        backward.run(loss, &mut |part| {
+            if let Some(slice) = slices.get(part) {
+                lock(reducer).start(slice);
+            }
+        });
+        true
+    }
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts")
+            .field("parts", &self.slices.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Mover {
+    /// The parameters, with gradients tracked.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The first half of a step: computes the gradient of a loss.
+    pub fn differentiate(&self, loss: &Tensor) {
+        let done = self.parts.get().is_some_and(|parts| {
+            let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+            parts.differentiate(loss)
+        });
+        if !done {
+            self.params.gradient_into(loss, &self.gradient);
+        }
+    }
+
+    /// The second half: clips the gradient and applies it. Returns the norm that it had before.
+    pub fn apply(&self) -> Tensor {
+        let norm = self.gradient.norm();
+        match self.clip_norm {
+            Some(limit) => {
+                let clipped = &self.gradient * (limit / (&norm + 1e-6)).clamp_max(1.0);
+                self.optimizer.apply(self.params.flat(), &clipped);
+            }
+            None => self.optimizer.apply(self.params.flat(), &self.gradient),
+        }
+        norm
+    }
+
+    fn share(&self) -> Self {
+        Self {
+            params: self.params.share(),
+            optimizer: self.optimizer.share(),
+            gradient: self.gradient.shallow_clone(),
+            clip_norm: self.clip_norm,
+            parts: Arc::clone(&self.parts),
+        }
+    }
+
+    /// From now on gradients are averaged while they are being computed, if they have several parts.
+    fn join(&self, reducer: &SharedReducer) {
+        let parts = self.params.in_parts(&self.gradient, PART);
+        // On a GPU the backward pass is recorded.
+        if self.params.device() != Device::Cpu || parts.slices.len() < 2 {
+            return;
+        }
+        let params = self.params.views();
+        let _ = self.parts.set(Mutex::new(Parts {
+            backward: BackwardParts::new(params, &parts.places, &parts.part_of),
+            slices: parts.slices,
+            reducer: Arc::clone(reducer),
+        }));
+    }
 }
 
 impl Descent {
@@ -43,36 +186,51 @@ impl Descent {
     pub fn new(params: Params, config: OptimizerConfig, clip_norm: Option<f64>) -> Self {
         let params = params.trainable();
         let device = params.device();
-        let inputs = Apply {
+        let mover = Mover {
             optimizer: Optimizer::new(config, params.flat()),
             gradient: params.flat().zeros_like(),
             params,
-        };
-        let apply = move |inputs: &Apply| {
-            let Apply {
-                params,
-                optimizer,
-                gradient,
-            } = inputs;
-            let norm = gradient.norm();
-            match clip_norm {
-                Some(limit) => {
-                    let clipped = gradient * (limit / (&norm + 1e-6)).clamp_max(1.0);
-                    optimizer.apply(params.flat(), &clipped);
-                }
-                None => optimizer.apply(params.flat(), gradient),
-            }
-            norm
+            clip_norm,
+            parts: Arc::default(),
         };
         Self {
-            apply: Recorded::new(device, inputs, apply),
+            apply: Recorded::new(device, mover, Mover::apply),
             reducer: None,
+            sums: false,
+            statistics: None,
+            skipped: Tensor::new(),
         }
     }
 
-    /// From now on gradients and statistics are averaged over a group of learners.
-    pub fn join(&mut self, reducer: Box<dyn Reducer>) {
+    /// From now on gradients of a group of learners are added up, and not averaged: for a loss that is
+    /// a sum over the batch, so that the group moves as one learner with the batches of all would.
+    pub fn sum_gradients(&mut self) {
+        self.sums = true;
+    }
+
+    /// The same parameters and optimiser, not a copy, for a computation of several steps.
+    pub fn mover(&self) -> Mover {
+        self.apply.inputs().share()
+    }
+
+    /// Whether gradients are averaged over a group of learners.
+    pub fn in_group(&self) -> bool {
+        self.reducer.is_some()
+    }
+
+    /// From now on gradients and statistics are averaged over a group of learners. Called once.
+    pub fn join(&mut self, reducer: SharedReducer) {
+        let mover = self.apply.inputs();
+        mover.join(&reducer);
+        self.statistics = statistics(&mover.params);
         self.reducer = Some(reducer);
+    }
+
+    /// The parameters were loaded.
+    pub fn loaded(&self) {
+        if let (Some(known), Some(now)) = (&self.statistics, statistics(self.params())) {
+            known.shallow_clone().copy_(&now);
+        }
     }
 
     /// The parameters.
@@ -97,29 +255,64 @@ impl Descent {
         inputs: I,
         compute: impl Fn(&I, &Params) -> (Tensor, O) + Send + 'static,
     ) -> Recorded<I, O> {
-        let params = self.params().share();
-        let gradient = self.apply.inputs().gradient.shallow_clone();
+        let mover = self.mover();
         Recorded::new(self.device(), inputs, move |inputs: &I| {
-            let (loss, output) = compute(inputs, &params);
-            params.gradient_into(&loss, &gradient);
+            let (loss, output) = compute(inputs, mover.params());
+            mover.differentiate(&loss);
             output
         })
     }
 
-    /// The second half of a step. Returns the norm that the gradient had before clipping.
+    /// The second half of a step. Returns the norm that the gradient had before clipping. After an
+    /// error nothing was applied.
     pub fn step(&mut self) -> Result<&Tensor, ReduceError> {
-        if let Some(reducer) = &mut self.reducer {
-            reducer.mean(&self.apply.inputs().gradient)?;
+        let Some(reducer) = &self.reducer else {
+            return Ok(self.apply.run());
+        };
+        let mut reducer = lock(reducer);
+        let Mover {
+            gradient, params, ..
+        } = self.apply.inputs();
+        if reducer.skips_step() {
+            set_statistics(params, self.statistics.as_ref());
+            self.skipped = gradient.norm();
+            return Ok(&self.skipped);
         }
-        Ok(self.apply.run())
+        let reduced = reducer.mean_gradient(gradient).and_then(|()| {
+            // What batches changed in the parameters of each learner becomes their mean.
+            let changed = statistics(params);
+            changed.as_ref().map_or(Ok(()), |all| reducer.mean(all))?;
+            Ok(changed)
+        });
+        match reduced {
+            Ok(changed) => self.statistics = changed,
+            Err(error) => {
+                set_statistics(params, self.statistics.as_ref());
+                return Err(error);
+            }
+        }
+        set_statistics(params, self.statistics.as_ref());
+        if self.sums {
+            let _ = gradient
+                .shallow_clone()
+                .g_mul_scalar_(reducer.size() as f64);
+        }
+        let norm = self.apply.run();
+        reducer.applied_step();
+        Ok(norm)
     }
 
     /// Takes what was seen into running statistics that are kept among the parameters.
     pub fn observe(&mut self, seen: &[(RunningNorm, Moments)]) -> Result<(), ReduceError> {
         for (norm, moments) in seen {
             let params = &self.apply.inputs().params;
-            match &mut self.reducer {
-                Some(reducer) => norm.merge(params, &moments.reduced(&mut **reducer)?),
+            match self.reducer.as_ref().map(lock) {
+                Some(mut reducer) => {
+                    if !reducer.skips_step() {
+                        norm.merge(params, &moments.reduced(&mut *reducer)?);
+                        reducer.applied_step();
+                    }
+                }
                 None => norm.merge(params, moments),
             }
         }
@@ -127,11 +320,34 @@ impl Descent {
     }
 }
 
+/// What batches change in parameters, as one vector.
+fn statistics(params: &Params) -> Option<Tensor> {
+    let parts: Vec<Tensor> = params
+        .statistics()
+        .map(|part| unnoticed(part).reshape([-1]))
+        .collect();
+    (!parts.is_empty()).then(|| Tensor::cat(&parts, 0))
+}
+
+fn set_statistics(params: &Params, all: Option<&Tensor>) {
+    let Some(all) = all else { return };
+    let mut start = 0;
+    for part in params.statistics().map(unnoticed) {
+        let length = part.numel() as i64;
+        part.shallow_clone()
+            .copy_(&all.narrow(0, start, length).reshape_as(&part));
+        start += length;
+    }
+}
+
 impl std::fmt::Debug for Descent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Descent")
             .field("apply", &self.apply)
-            .field("group", &self.reducer.as_ref().map(|group| group.size()))
+            .field(
+                "group",
+                &self.reducer.as_ref().map(|group| lock(group).size()),
+            )
             .finish()
     }
 }
@@ -224,7 +440,7 @@ mod tests {
                 let mut rng = starling_envs::stream(1, "init", 0);
                 let params = Params::init(&Arc::new(layout), &mut rng, Device::Cpu);
                 let mut descent = Descent::new(params, PLAIN, None);
-                descent.join(Box::new(two));
+                descent.join(Arc::new(Mutex::new(two)));
                 descent.optimizer().set_learning_rate(1.0);
                 let mut loss = descent.of(Tensor::from_slice(&factors), move |factors, params| {
                     ((params.get(xy) * factors).sum(Kind::Float), ())

@@ -6,6 +6,7 @@ use starling_envs::{Rng, Space};
 use starling_tree::{Array, DType, View};
 use tch::{Kind, Tensor};
 
+use crate::export::{Graph, Value};
 use crate::{Init, Layout, Linear, ParamId, Params, ShapeMismatch};
 
 /// Added to the logits of illegal actions: their probability is exactly zero in float32, and
@@ -88,6 +89,61 @@ impl PolicyHead {
             }
         }
     }
+}
+
+impl PolicyHead {
+    /// In a graph: logits (masked) or means, named so, and the most probable actions, as `[N, ..]` of the
+    /// given space and within its bounds.
+    pub fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        features: &Value,
+        legal: Option<&Value>,
+        actions: &Space,
+    ) -> (&'static str, Value, Value) {
+        let output = self.linear.export(graph, params, features);
+        match &self.kind {
+            HeadKind::Gaussian { .. } => {
+                let action = bounded(graph, &output, actions);
+                ("mean", output, action)
+            }
+            HeadKind::Categorical { choices } => {
+                let logits = graph.masked(&output, legal);
+                let mut start = 0;
+                let mut parts = Vec::new();
+                for &n in choices {
+                    let part = graph.slice(&logits, 1, start, start + n as i64);
+                    start += n as i64;
+                    let best = graph.argmax(&part);
+                    parts.push(match actions {
+                        Space::Discrete { .. } => best,
+                        _ => graph.unsqueeze(&best, 1),
+                    });
+                }
+                let action = graph.concat(&parts, 1.min(parts[0].shape.len() - 1));
+                ("logits", logits, action)
+            }
+        }
+    }
+}
+
+/// Numbers `[N, A]` as actions of a space of floats: within its bounds, and in its shape.
+fn bounded(graph: &mut Graph, x: &Value, actions: &Space) -> Value {
+    let Space::Box { shape, bounds, .. } = actions else {
+        return x.clone();
+    };
+    let count = shape.iter().product();
+    let (low, high): (Vec<f32>, Vec<f32>) = (0..count).map(|i| bounds.of(i)).unzip();
+    // The largest numbers stand for no bound.
+    let row = |row: Vec<f32>| {
+        let row: Vec<f32> = row.iter().map(|x| x.clamp(f32::MIN, f32::MAX)).collect();
+        Tensor::from_slice(&row)
+    };
+    let (low, high) = (graph.constant(&row(low)), graph.constant(&row(high)));
+    let action = graph.clamp(x, &low, &high);
+    let shape: Vec<i64> = shape.iter().map(|&n| n as i64).collect();
+    graph.reshape(&action, &[&[-1], &shape[..]].concat())
 }
 
 /// A distribution over actions, one per row.

@@ -18,6 +18,11 @@ pub enum Init {
         /// Inputs of one output.
         fan_in: usize,
     },
+    /// Uniform in ±bound.
+    Uniform {
+        /// The largest value.
+        bound: f64,
+    },
     /// A random orthogonal matrix times a gain (Saxe et al. 2014).
     Orthogonal {
         /// √2 for hidden layers, 0.01 for policy heads, 1 for value heads.
@@ -32,15 +37,21 @@ impl Init {
         match self {
             Init::Constant(value) => Tensor::full(shape, value, (Kind::Float, tch::Device::Cpu)),
             Init::FanIn { fan_in } => {
-                let bound = 1.0 / (fan_in.max(1) as f32).sqrt();
-                let values: Vec<f32> = (0..count)
-                    .map(|_| rng.random_range(-bound..bound))
-                    .collect();
-                Tensor::from_slice(&values).reshape(shape)
+                uniform(shape, count, 1.0 / (fan_in.max(1) as f32).sqrt(), rng)
             }
+            Init::Uniform { bound } => uniform(shape, count, bound as f32, rng),
             Init::Orthogonal { gain } => orthogonal(shape, gain, rng),
         }
     }
+}
+
+fn uniform(shape: &[i64], count: i64, bound: f32, rng: &mut Rng) -> Tensor {
+    let draw = |_| match bound > 0.0 {
+        true => rng.random_range(-bound..bound),
+        false => 0.0,
+    };
+    let values: Vec<f32> = (0..count).map(draw).collect();
+    Tensor::from_slice(&values).reshape(shape)
 }
 
 /// An orthogonal matrix from the QR decomposition of a Gaussian one; the dimensions after the

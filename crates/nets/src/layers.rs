@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
+use crate::export::{Graph, Value};
 use crate::{Init, Layout, ParamId, Params};
 
 /// What follows a layer.
@@ -23,6 +24,14 @@ impl Activation {
         match self {
             Activation::Relu => x.relu(),
             Activation::Tanh => x.tanh(),
+        }
+    }
+
+    /// The same in a graph.
+    pub(crate) fn export(self, graph: &mut Graph, x: &Value) -> Value {
+        match self {
+            Activation::Relu => graph.relu(x),
+            Activation::Tanh => graph.tanh(x),
         }
     }
 }
@@ -53,6 +62,15 @@ impl Linear {
     pub fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
         let (weight, bias) = (params.get(self.weight), params.get(self.bias));
         x.linear(&weight.to_kind(x.kind()), Some(bias.to_kind(x.kind())))
+    }
+
+    /// The same in a graph.
+    pub fn export(&self, graph: &mut Graph, params: &Params, x: &Value) -> Value {
+        let (weight, bias) = (
+            graph.weight(params, self.weight),
+            graph.weight(params, self.bias),
+        );
+        graph.linear(x, &weight, Some(&bias))
     }
 
     /// Weights and bias.
@@ -134,6 +152,16 @@ impl Conv2d {
         }
     }
 
+    /// The same in a graph.
+    pub fn export(&self, graph: &mut Graph, params: &Params, x: &Value) -> Value {
+        let weights = [self.weight, self.bias].map(|id| graph.weight(params, id));
+        let pads = match self.edge {
+            Edge::Zeros(padding) => [padding as i64; 4],
+            Edge::Same => pads_same(&x.shape, self.kernel as i64, self.stride),
+        };
+        graph.conv(x, [&weights[0], &weights[1]], self.stride, pads)
+    }
+
     /// Whether [`forward_blocks`](Conv2d::forward_blocks) can take its place.
     pub fn has_blocks(&self) -> bool {
         self.stride > 1 && self.edge == Edge::Zeros(0) && (self.kernel as i64) % self.stride == 0
@@ -201,14 +229,19 @@ impl Conv2d {
 /// ⌈side / stride⌉ outputs per side, and where the padding is odd, the extra row and column come
 /// last.
 pub(crate) fn pad_same(x: &Tensor, kernel: i64, stride: i64, value: f64) -> Tensor {
+    let [top, left, bottom, right] = pads_same(&x.size(), kernel, stride);
+    x.pad([left, right, top, bottom], "constant", value)
+}
+
+/// What `pad_same` adds at the top, left, bottom and right.
+pub(crate) fn pads_same(size: &[i64], kernel: i64, stride: i64) -> [i64; 4] {
     let missing = |side: i64| {
         let outputs = (side + stride - 1) / stride;
         let all = ((outputs - 1) * stride + kernel - side).max(0);
         (all / 2, all - all / 2)
     };
-    let size = x.size();
     let ((top, bottom), (left, right)) = (missing(size[2]), missing(size[3]));
-    x.pad([left, right, top, bottom], "constant", value)
+    [top, left, bottom, right]
 }
 
 /// Scales each item to mean 0 and deviation 1, then by learnt factors (Ba et al. 2016).
@@ -234,6 +267,12 @@ impl LayerNorm {
         let weight = params.get(self.weight).to_kind(x.kind());
         let bias = params.get(self.bias).to_kind(x.kind());
         x.layer_norm(self.shape.as_slice(), Some(weight), Some(bias), 1e-5, false)
+    }
+
+    /// The same in a graph.
+    pub fn export(&self, graph: &mut Graph, params: &Params, x: &Value) -> Value {
+        let weights = [self.weight, self.bias].map(|id| graph.weight(params, id));
+        graph.layer_norm(x, [&weights[0], &weights[1]], 1e-5)
     }
 }
 
@@ -317,11 +356,39 @@ impl Lstm {
         }
         (Tensor::stack(&hiddens, 0), Tensor::stack(&cells, 0))
     }
+
+    /// One step in a graph, from `x` `[N, F]` and the state (hidden, cell), to the state after it.
+    pub fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        x: &Value,
+        (hidden, cell): (&Value, &Value),
+    ) -> (Value, Value) {
+        let [input, recurrent, bias] =
+            [self.input, self.recurrent, self.bias].map(|id| graph.weight(params, id));
+        let from_input = graph.linear(x, &input, Some(&bias));
+        let from_state = graph.linear(hidden, &recurrent, None);
+        let gates = graph.add(&from_input, &from_state);
+        let size = self.size as i64;
+        let [i, mut f, g, o] =
+            [0, 1, 2, 3].map(|k| graph.slice(&gates, 1, k * size, (k + 1) * size));
+        if self.forget_bias != 0.0 {
+            let forget = graph.scalar(self.forget_bias);
+            f = graph.add(&f, &forget);
+        }
+        let [i, f, o] = [i, f, o].map(|gate| graph.sigmoid(&gate));
+        let g = graph.tanh(&g);
+        let (kept, new) = (graph.mul(&f, cell), graph.mul(&i, &g));
+        let cell = graph.add(&kept, &new);
+        let shown = graph.tanh(&cell);
+        (graph.mul(&o, &shown), cell)
+    }
 }
 
 fn bias_init(weights: Init) -> Init {
     match weights {
-        Init::FanIn { .. } => weights,
+        Init::FanIn { .. } | Init::Uniform { .. } => weights,
         Init::Orthogonal { .. } | Init::Constant(_) => Init::Constant(0.0),
     }
 }

@@ -9,12 +9,16 @@
 //! (their part that looks at observations), [`Descent`] (the gradient step), [`Recorded`] (a
 //! computation that a GPU can replay).
 
+mod batch_renorm;
 mod bf16;
 mod bounded;
+mod collective;
+mod control_body;
 mod convert;
 mod descent;
 mod device;
 mod distribution;
+pub mod export;
 mod init;
 mod layers;
 mod model;
@@ -30,16 +34,23 @@ mod recorded;
 mod recurrent_q;
 mod schedule;
 mod snapshot;
+mod speed;
+mod stacked_mlp;
 mod staging;
 mod torso;
 pub mod torsos;
 
+pub use batch_renorm::Statistics;
 pub use bf16::try_bf16;
 pub use bounded::{
     ActionBounds, LogStdLimit, SquashedActor, SquashedGaussian, TanhActor, UnitScale, fill_normal,
 };
+pub use collective::{
+    Collective, Gloo, GlooStore, Group, Mpi, Nccl, Spent, check_collective, nccl_version,
+};
+pub use control_body::ControlLayers;
 pub use convert::{array_of, tensor_of, tensor_of_view, tree_of};
-pub use descent::{Descent, ReduceError, Reducer};
+pub use descent::{Descent, Mover, ReduceError, Reducer, SharedReducer};
 pub use device::{
     DeviceChoice, DeviceError, cuda_devices, load_cuda, set_threads, threads, torch_version,
     why_no_cuda,
@@ -57,10 +68,12 @@ pub use params::{Layout, ParamId, Params, ShapeMismatch};
 pub use q_network::{QHead, QNetConfig, QNetwork, QuantileEmbedding, number_of_actions};
 pub use q_of_action::{ControlNetConfig, QofAction};
 pub use recorded::{Recorded, unrecorded};
-pub use recurrent_q::{LstmState, RecurrentInput, RecurrentQ, previous_actions};
+pub use recurrent_q::{ExportedInput, LstmState, RecurrentInput, RecurrentQ, previous_actions};
 pub use schedule::Schedule;
 pub use snapshot::Snapshot;
-pub use staging::{Landing, Staging, pin, send, staging_works};
+pub use speed::product_speed;
+pub use stacked_mlp::StackedMlp;
+pub use staging::{Arriving, Landing, Staging, pin, send, staging_works};
 pub use tch::{Device, Kind, Tensor, no_grad};
 pub use torso::{FeatureExtractor, Inputs, Padding, PaddingRule, Torso};
 pub use torsos::{TorsoName, TorsoSpec};

@@ -7,6 +7,7 @@ use starling_envs::Space;
 use starling_tree::{DType, Spec, Tree, View};
 use tch::Tensor;
 
+use crate::export::{Element, Graph, NotExported, Value as Exported};
 use crate::torso::layer_init;
 use crate::{
     Activation, Distribution, Layout, Linear, Lstm, Moments, Padding, Params, PolicyHead,
@@ -217,6 +218,42 @@ impl ActorCritic {
         }
     }
 
+    /// One step in a graph: outputs by name, of which `action` is the most probable one. Recurrent states
+    /// become inputs, and outputs with `_next` after their names. If the network sees the last action and
+    /// reward, they are inputs too: `last_action`, for choices −1 and otherwise 0 where an episode begins,
+    /// and `last_reward`, 0 there.
+    pub fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Exported>,
+        legal: Option<&Exported>,
+        actions: &Space,
+    ) -> Result<(), NotExported> {
+        let last = self.last.as_ref().map(|last| last.export(graph, actions));
+        let mut states = Vec::new();
+        let mut run = |graph: &mut Graph, trunk: &Trunk| {
+            trunk.export(graph, params, obs, last.as_ref(), &mut states)
+        };
+        let features = run(graph, &self.trunk)?;
+        let (name, numbers, action) = self.policy.export(graph, params, &features, legal, actions);
+        let value = match &self.critic {
+            Some(critic) => {
+                let features = run(graph, critic)?;
+                self.value.export(graph, params, &features)
+            }
+            None => self.value.export(graph, params, &features),
+        };
+        let value = graph.squeeze(&value, 1);
+        graph.output("action", &action);
+        graph.output(name, &numbers);
+        graph.output("value", &value);
+        for (name, state) in states {
+            graph.output(&format!("{name}_next"), &state);
+        }
+        Ok(())
+    }
+
     /// What observations `[N, ..]` bring to its running statistics, if it keeps any.
     pub fn seen(&self, obs: &Tree<Tensor>) -> Vec<(RunningNorm, Moments)> {
         let (obs, _) = self.parts(obs);
@@ -268,6 +305,38 @@ impl LastInput {
             size: choices.iter().sum::<usize>() + 1,
             choices: Some(choices),
         })
+    }
+
+    /// The last action and reward as inputs of a graph, encoded, `[N, size]`.
+    fn export(&self, graph: &mut Graph, actions: &Space) -> Exported {
+        let mut parts = Vec::new();
+        match &self.choices {
+            None => {
+                let shape: &[usize] = match actions {
+                    Space::Box { shape, .. } => shape,
+                    _ => &[],
+                };
+                let action = graph.input("last_action", Element::F32, shape);
+                parts.push(graph.reshape(&action, &[-1, self.size as i64 - 1]));
+            }
+            Some(choices) if matches!(actions, Space::Discrete { .. }) => {
+                let action = graph.input("last_action", Element::I64, &[]);
+                parts.push(graph.one_hot(&action, choices[0]));
+            }
+            Some(choices) => {
+                let action = graph.input("last_action", Element::I64, &[choices.len()]);
+                for (i, &n) in choices.iter().enumerate() {
+                    let part = graph.slice(&action, 1, i as i64, i as i64 + 1);
+                    let part = graph.squeeze(&part, 1);
+                    parts.push(graph.one_hot(&part, n));
+                }
+            }
+        }
+        let reward = graph.input("last_reward", Element::F32, &[]);
+        let (low, high) = (graph.scalar(-1.0), graph.scalar(1.0));
+        let reward = graph.clamp(&reward, &low, &high);
+        parts.push(graph.unsqueeze(&reward, 1));
+        graph.concat(&parts, 1)
     }
 
     /// Encodes one action and the reward that followed.
@@ -360,6 +429,32 @@ impl Trunk {
         states.push((hidden_name, Tree::Leaf(features.shallow_clone())));
         states.push((cell_name, Tree::Leaf(cell.flatten(0, 1))));
         features
+    }
+}
+
+impl Trunk {
+    fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Exported>,
+        last: Option<&Exported>,
+        states: &mut Vec<(&'static str, Exported)>,
+    ) -> Result<Exported, NotExported> {
+        let mut features = self.torso.export(graph, params, obs)?;
+        if let Some(last) = last {
+            features = graph.concat(&[features, last.clone()], 1);
+        }
+        let Some(core) = &self.core else {
+            return Ok(features);
+        };
+        let [hidden_name, cell_name] = self.state_names;
+        let hidden = graph.input(hidden_name, Element::F32, &[core.size]);
+        let cell = graph.input(cell_name, Element::F32, &[core.size]);
+        let (hidden, cell) = core.export(graph, params, &features, (&hidden, &cell));
+        states.push((hidden_name, hidden.clone()));
+        states.push((cell_name, cell));
+        Ok(hidden)
     }
 }
 

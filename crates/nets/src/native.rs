@@ -1,17 +1,22 @@
 //! The calls into the C++ files of this crate: functions of libtorch that tch does not wrap.
 //!
-//! All unsafe code of the crate is here and in `device.rs`.
+//! All unsafe code of the crate is here, in `native/` and in `device.rs`.
 #![expect(
     unsafe_code,
     reason = "foreign functions can only be called in unsafe code"
 )]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::Write as _;
 use std::sync::OnceLock;
 
 use libloading::Library;
 use tch::{Device, Tensor};
+
+pub(crate) mod backward;
+pub(crate) mod gloo;
+pub(crate) mod mpi;
+pub(crate) mod nccl;
 
 /// A tensor on the other side: tch's handle is a pointer to libtorch's own.
 type Handle = *const c_void;
@@ -31,7 +36,17 @@ unsafe extern "C" {
     ) -> c_int;
     fn starling_copy_async(to: Handle, from: Handle) -> c_int;
     fn starling_pinned(tensor: Handle) -> *mut c_void;
+    fn starling_unnoticed(tensor: Handle) -> *mut c_void;
     fn starling_tune(tf32: c_int, benchmark: c_int) -> c_int;
+    fn starling_script_error() -> *const c_char;
+    fn starling_write_script(
+        source: *const c_char,
+        names: *const *const c_char,
+        tensors: *const Handle,
+        count: c_int,
+        about: *const c_char,
+        path: *const c_char,
+    ) -> c_int;
 }
 
 fn handle(tensor: &Tensor) -> Handle {
@@ -95,6 +110,53 @@ pub(crate) fn pinned(tensor: &Tensor) -> Tensor {
         checked(c_int::from(pinned.is_null()), starling_native_error);
         Tensor::from_ptr(pinned.cast())
     }
+}
+
+/// The same memory, whose changes automatic differentiation does not notice: only for numbers that no
+/// gradient depends on.
+pub(crate) fn unnoticed(tensor: &Tensor) -> Tensor {
+    // SAFETY: as in `pinned`.
+    unsafe {
+        let same = starling_unnoticed(handle(tensor));
+        checked(c_int::from(same.is_null()), starling_native_error);
+        Tensor::from_ptr(same.cast())
+    }
+}
+
+/// Writes a TorchScript module with these constants, whose methods are given in TorchScript's language.
+pub(crate) fn write_script(
+    source: &str,
+    names: &[String],
+    tensors: &[&Tensor],
+    about: &str,
+    path: &str,
+) -> Result<(), String> {
+    let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
+    let owned: Result<Vec<CString>, String> = names.iter().map(|name| text(name)).collect();
+    let owned = owned?;
+    let names: Vec<*const c_char> = owned.iter().map(|name| name.as_ptr()).collect();
+    let tensors: Vec<Handle> = tensors.iter().map(|tensor| handle(tensor)).collect();
+    let (source, about, path) = (text(source)?, text(about)?, text(path)?);
+    let count =
+        c_int::try_from(names.len().min(tensors.len())).map_err(|error| error.to_string())?;
+    // SAFETY: all texts are terminated and, like the tensors, live until the call returns; both lists
+    // have at least `count` elements. What libtorch throws is caught on the other side.
+    let code = unsafe {
+        starling_write_script(
+            source.as_ptr(),
+            names.as_ptr(),
+            tensors.as_ptr(),
+            count,
+            about.as_ptr(),
+            path.as_ptr(),
+        )
+    };
+    if code == 0 {
+        return Ok(());
+    }
+    // SAFETY: the terminated message that the failed call left for this thread.
+    let message = unsafe { CStr::from_ptr(starling_script_error()) };
+    Err(message.to_string_lossy().into_owned())
 }
 
 /// Host memory from which a GPU can fetch by itself, as the memory of an array, with a place on
@@ -197,6 +259,12 @@ struct Cuda {
     error: unsafe extern "C" fn() -> *const c_char,
     own_stream: unsafe extern "C" fn(c_int, c_int) -> c_int,
     synchronize: unsafe extern "C" fn(c_int) -> c_int,
+    use_device: unsafe extern "C" fn(c_int) -> c_int,
+    stream: unsafe extern "C" fn(c_int) -> *mut c_void,
+    stream_query: unsafe extern "C" fn(c_int) -> c_int,
+    mark_new: unsafe extern "C" fn(c_int) -> *mut c_void,
+    mark_wait: unsafe extern "C" fn(*mut c_void) -> c_int,
+    mark_free: unsafe extern "C" fn(*mut c_void),
     graph_new: unsafe extern "C" fn() -> *mut c_void,
     graph_free: unsafe extern "C" fn(*mut c_void),
     graph_begin: unsafe extern "C" fn(*mut c_void) -> c_int,
@@ -235,6 +303,12 @@ fn open_graphs() -> Option<Cuda> {
             error: *library.get(b"starling_cuda_error").ok()?,
             own_stream: *library.get(b"starling_own_stream").ok()?,
             synchronize: *library.get(b"starling_synchronize").ok()?,
+            use_device: *library.get(b"starling_use_device").ok()?,
+            stream: *library.get(b"starling_stream").ok()?,
+            stream_query: *library.get(b"starling_stream_query").ok()?,
+            mark_new: *library.get(b"starling_mark_new").ok()?,
+            mark_wait: *library.get(b"starling_mark_wait").ok()?,
+            mark_free: *library.get(b"starling_mark_free").ok()?,
             graph_new: *library.get(b"starling_graph_new").ok()?,
             graph_free: *library.get(b"starling_graph_free").ok()?,
             graph_begin: *library.get(b"starling_graph_begin").ok()?,
@@ -274,6 +348,52 @@ pub fn synchronize(device: Device) {
         }
         (Device::Cuda(index), None) => tch::Cuda::synchronize(index as i64),
         _ => {}
+    }
+}
+
+/// A point in what a thread asked of a GPU, which any thread can wait for.
+pub(crate) struct Mark {
+    event: *mut c_void,
+    cuda: &'static Cuda,
+}
+
+// SAFETY: CUDA's events may be waited for by several threads at once, and freed by any.
+unsafe impl Send for Mark {}
+// SAFETY: as above; nothing else can be done with a shared reference.
+unsafe impl Sync for Mark {}
+
+impl Mark {
+    /// Behind all that the calling thread asked of a device so far. `None` where that is done
+    /// already.
+    pub(crate) fn here(device: Device) -> Option<Self> {
+        match (device, cuda()) {
+            (Device::Cuda(index), Some(cuda)) => {
+                // SAFETY: plain numbers go in; the device's number is libtorch's own.
+                let event = unsafe { (cuda.mark_new)(index as c_int) };
+                checked(c_int::from(event.is_null()), cuda.error);
+                Some(Self { event, cuda })
+            }
+            _ => {
+                synchronize(device);
+                None
+            }
+        }
+    }
+
+    /// Waits until the device has come so far.
+    pub(crate) fn wait(&self) {
+        // SAFETY: the event lives as long as `self`.
+        checked(
+            unsafe { (self.cuda.mark_wait)(self.event) },
+            self.cuda.error,
+        );
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // SAFETY: the event was made by `mark_new` and is freed once.
+        unsafe { (self.cuda.mark_free)(self.event) }
     }
 }
 

@@ -10,6 +10,7 @@ use rand_distr::{Distribution as _, StandardNormal};
 use starling_envs::Rng;
 use tch::{Device, Tensor};
 
+use crate::export::{Graph, Value};
 use crate::{Init, Layout, Linear, ParamId, Params};
 
 /// A fully connected layer whose weights are noisy.
@@ -80,6 +81,13 @@ impl NoisyLinear {
             return x.linear(&weight, Some(mean_bias + bias * to));
         }
         self.mean.forward(params, x) + (x * from).linear(weight, Some(bias)) * to
+    }
+}
+
+impl NoisyLinear {
+    /// The means in a graph: evaluations have no noise.
+    pub(crate) fn export(&self, graph: &mut Graph, params: &Params, x: &Value) -> Value {
+        self.mean.export(graph, params, x)
     }
 }
 

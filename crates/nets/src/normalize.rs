@@ -5,6 +5,7 @@
 
 use tch::{Kind, Tensor};
 
+use crate::export::{Graph, Value};
 use crate::{Init, Layout, ParamId, Params, ReduceError, Reducer};
 
 /// Normalised numbers stay within ±10.
@@ -133,6 +134,16 @@ impl RunningNorm {
     pub fn forward(&self, params: &Params, items: &Tensor) -> Tensor {
         let centred = items - params.get(self.mean).detach();
         (centred / self.deviation(params)).clamp(-LIMIT, LIMIT)
+    }
+
+    /// The same as [`forward`](RunningNorm::forward) in a graph.
+    pub fn export(&self, graph: &mut Graph, params: &Params, items: &Value) -> Value {
+        let mean = graph.weight(params, self.mean);
+        let deviation = graph.constant(&self.deviation(params));
+        let centred = graph.sub(items, &mean);
+        let scaled = graph.div(&centred, &deviation);
+        let (low, high) = (graph.scalar(-LIMIT), graph.scalar(LIMIT));
+        graph.clamp(&scaled, &low, &high)
     }
 
     /// Items `[N, ..]` divided by the deviation; their sign stays.

@@ -1,5 +1,7 @@
 //! Optimisers over one flat vector of parameters, with a state that can be saved.
 
+use std::cell::Cell;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_tree::Array;
@@ -61,6 +63,8 @@ pub struct Optimizer {
     /// Steps done, a scalar.
     steps: Tensor,
     rate: Tensor,
+    /// What was last written into it.
+    rate_set: Cell<f64>,
     mean: Tensor,
     square: Tensor,
 }
@@ -83,6 +87,7 @@ impl Optimizer {
             config,
             steps: scalar(),
             rate: scalar(),
+            rate_set: Cell::new(0.0),
             mean,
             square,
         }
@@ -90,7 +95,21 @@ impl Optimizer {
 
     /// Sets the size of the steps from now on.
     pub fn set_learning_rate(&self, learning_rate: f64) {
-        let _ = tch::no_grad(|| self.rate.shallow_clone().fill_(learning_rate));
+        if self.rate_set.replace(learning_rate) != learning_rate {
+            let _ = tch::no_grad(|| self.rate.shallow_clone().fill_(learning_rate));
+        }
+    }
+
+    /// The same optimiser, not a copy, to be used inside a recorded computation.
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            config: self.config,
+            steps: self.steps.shallow_clone(),
+            rate: self.rate.shallow_clone(),
+            rate_set: self.rate_set.clone(),
+            mean: self.mean.shallow_clone(),
+            square: self.square.shallow_clone(),
+        }
     }
 
     /// Moves the parameters against the gradient, at the learning rate that was set.

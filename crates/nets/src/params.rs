@@ -13,6 +13,8 @@ use crate::Init;
 pub struct Layout {
     entries: Vec<Entry>,
     elements: i64,
+    /// Which of them are statistics of batches.
+    statistics: Vec<ParamId>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +53,11 @@ impl Layout {
         ParamId(self.entries.len() - 1)
     }
 
+    /// Marks a parameter that no gradient changes, but each batch. A group of learners averages it.
+    pub(crate) fn is_statistic(&mut self, id: ParamId) {
+        self.statistics.push(id);
+    }
+
     /// Numbers in all parameters together.
     pub fn elements(&self) -> usize {
         self.elements as usize
@@ -67,6 +74,16 @@ pub struct Params {
     layout: Arc<Layout>,
     flat: Tensor,
     views: Vec<Tensor>,
+}
+
+/// A gradient in [parts](Params::in_parts).
+pub(crate) struct GradientParts {
+    /// The gradient of each parameter.
+    pub(crate) places: Vec<Tensor>,
+    /// Which part each parameter belongs to.
+    pub(crate) part_of: Vec<usize>,
+    /// The parts.
+    pub(crate) slices: Vec<Tensor>,
 }
 
 /// Weights that do not fit a network.
@@ -114,6 +131,16 @@ impl Params {
     /// One parameter.
     pub fn get(&self, id: ParamId) -> &Tensor {
         &self.views[id.0]
+    }
+
+    /// The name of one parameter.
+    pub(crate) fn name(&self, id: ParamId) -> &str {
+        &self.layout.entries[id.0].name
+    }
+
+    /// Those that each batch changes, and no gradient.
+    pub(crate) fn statistics(&self) -> impl Iterator<Item = &Tensor> {
+        self.layout.statistics.iter().map(|id| self.get(*id))
     }
 
     /// All parameters as one vector, sharing storage: writing it changes the network.
@@ -169,6 +196,27 @@ impl Params {
         let _ = tch::no_grad(|| Tensor::cat_out(gradient, &parts, 0));
     }
 
+    /// A gradient in parts, from the last parameters to the first, which is about the order in which a
+    /// backward pass computes them. A part has at least `numbers` numbers, except the last.
+    pub(crate) fn in_parts(&self, gradient: &Tensor, numbers: i64) -> GradientParts {
+        let mut part_of = vec![0; self.views.len()];
+        let (mut slices, mut end) = (Vec::new(), self.layout.elements);
+        let mut start = end;
+        for (index, view) in self.views.iter().enumerate().rev() {
+            part_of[index] = slices.len();
+            start -= view.numel() as i64;
+            if end - start >= numbers || index == 0 {
+                slices.push(gradient.narrow(0, start, end - start));
+                end = start;
+            }
+        }
+        GradientParts {
+            places: views(&self.layout, gradient),
+            part_of,
+            slices,
+        }
+    }
+
     /// Takes over all values of another network of the same layout.
     pub fn copy_from(&self, other: &Params) {
         tch::no_grad(|| self.flat.shallow_clone().copy_(&other.flat));
@@ -179,6 +227,11 @@ impl Params {
         tch::no_grad(|| {
             let _ = self.flat.shallow_clone().lerp_(&other.flat, tau);
         });
+    }
+
+    /// The parameters one by one, in the order of the layout.
+    pub(crate) fn views(&self) -> &[Tensor] {
+        &self.views
     }
 
     /// All values, copied to the host.

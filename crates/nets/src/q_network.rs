@@ -9,6 +9,7 @@ use starling_envs::Space;
 use starling_tree::Tree;
 use tch::{Kind, Tensor};
 
+use crate::export::{Graph, NotExported, Value as Exported};
 use crate::torso::layer_init;
 use crate::{
     Activation, Init, Layout, Linear, NetConfig, NoisyLinear, Padding, ParamId, Params,
@@ -155,6 +156,28 @@ impl QNetwork {
         let features = self.look(params, obs);
         self.head.forward(params, &features, noise, legal)
     }
+
+    /// Features `[N, F]` in a graph.
+    pub fn export_look(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Exported>,
+    ) -> Result<Exported, NotExported> {
+        self.torso.export(graph, params, obs)
+    }
+
+    /// Numbers `[N, A, outputs]` in a graph, without noise.
+    pub fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Exported>,
+        legal: Option<&Exported>,
+    ) -> Result<Exported, NotExported> {
+        let features = self.export_look(graph, params, obs)?;
+        Ok(self.head.export(graph, params, &features, legal))
+    }
 }
 
 impl QNetConfig {
@@ -283,6 +306,42 @@ impl QHead {
     }
 }
 
+impl QHead {
+    /// Numbers `[.., A, outputs]` in a graph for features `[.., F]`, without noise; `legal` `[N, A]`.
+    pub fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        features: &Exported,
+        legal: Option<&Exported>,
+    ) -> Exported {
+        let mut shape = features.shape.clone();
+        shape.pop();
+        shape.extend([self.actions as i64, self.outputs as i64]);
+        let actions = shape.len() - 2;
+        let mut advantage = self.advantage.export(graph, params, features);
+        advantage = graph.reshape(&advantage, &shape);
+        if let Some(legal) = legal.filter(|_| self.legal) {
+            // [N, A] to [N, 1, …, A, 1].
+            let mut legal = graph.cast(legal, crate::export::Element::Bool);
+            legal = graph.cast(&legal, crate::export::Element::F32);
+            for _ in 1..actions {
+                legal = graph.unsqueeze(&legal, 1);
+            }
+            legal = graph.unsqueeze(&legal, actions + 1);
+            advantage = graph.mul(&advantage, &legal);
+        }
+        let Some(value) = &self.value else {
+            return advantage;
+        };
+        let value = value.export(graph, params, features);
+        let value = graph.unsqueeze(&value, actions);
+        let mean = graph.mean(&advantage, actions, true);
+        let level = graph.sub(&value, &mean);
+        graph.add(&advantage, &level)
+    }
+}
+
 /// The layers from features to one kind of output.
 #[derive(Clone, Debug)]
 struct Stream {
@@ -356,6 +415,26 @@ impl Stream {
     }
 }
 
+impl Stream {
+    fn export(&self, graph: &mut Graph, params: &Params, x: &Exported) -> Exported {
+        let mut x = x.clone();
+        for (i, layer) in self.layers.iter().enumerate() {
+            if i > 0 {
+                x = self.activation.export(graph, &x);
+            }
+            x = match layer {
+                Layer::Plain(linear) => linear.export(graph, params, &x),
+                Layer::Unbiased(weight) => {
+                    let weight = graph.weight(params, *weight);
+                    graph.linear(&x, &weight, None)
+                }
+                Layer::Noisy(linear) => linear.export(graph, params, &x),
+            };
+        }
+        x
+    }
+}
+
 /// Features that depend on a quantile fraction τ (Dabney et al. 2018, "IQN"):
 /// features ⊙ relu(W cos(π i τ) + b) with i = 1, …, cosines.
 #[derive(Clone, Debug)]
@@ -380,6 +459,23 @@ impl QuantileEmbedding {
         let steps = Tensor::arange_start(1, self.cosines + 1, steps) * PI;
         let waves = (fractions.unsqueeze(-1) * steps).cos();
         self.linear.forward(params, &waves).relu() * features.unsqueeze(1)
+    }
+
+    /// Features `[N, K, F]` in a graph, at fixed fractions `[1, K]`.
+    pub fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        features: &Exported,
+        fractions: &Tensor,
+    ) -> Exported {
+        let size = features.shape.last().copied().unwrap_or(1);
+        let ones = Tensor::ones([1, size], (Kind::Float, fractions.device()));
+        // The factors do not depend on the observation.
+        let factors = tch::no_grad(|| self.forward(params, &ones, fractions));
+        let factors = graph.constant(&factors);
+        let features = graph.unsqueeze(features, 1);
+        graph.mul(&features, &factors)
     }
 }
 

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use starling_envs::Space;
 use starling_tree::Tree;
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
+use crate::control_body::{Body, ControlLayers, StackedValue};
 use crate::{
-    Activation, Init, Layout, NetConfig, Padding, ParamId, Params, ShapeMismatch, Torso, TorsoName,
+    Activation, Layout, NetConfig, Padding, Params, ShapeMismatch, Statistics, Torso, TorsoName,
 };
 
 /// What the networks of an actor and its critics look like.
@@ -33,6 +34,8 @@ pub struct ControlNetConfig {
     pub critic_hidden: Option<Vec<usize>>,
     /// What follows each fully connected layer.
     pub activation: Activation,
+    /// How the layers of actor and critics are put together.
+    pub layers: ControlLayers,
     /// Lay images out with the channels of a pixel together, which GPUs are faster with.
     pub channels_last: bool,
 }
@@ -47,6 +50,7 @@ impl Default for ControlNetConfig {
             hidden: vec![256, 256],
             critic_hidden: None,
             activation: Activation::Relu,
+            layers: ControlLayers::Plain,
             channels_last: false,
         }
     }
@@ -61,8 +65,21 @@ impl ControlNetConfig {
         }
     }
 
+    /// Whether layers can have these sizes.
+    pub(crate) fn check(&self, hidden: &[usize]) -> Result<(), ShapeMismatch> {
+        let same = hidden.windows(2).all(|pair| pair[0] == pair[1]) && !hidden.is_empty();
+        match self.layers {
+            ControlLayers::Residual if !same => Err(ShapeMismatch(
+                "net.layers=residual needs one or more sizes in net.hidden (and \
+                 net.critic_hidden), all of them the same"
+                    .into(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// What looks at observations before the fully connected layers.
-    fn of_observations(&self) -> NetConfig {
+    pub(crate) fn of_observations(&self) -> NetConfig {
         NetConfig {
             torso: self.torso,
             torso_options: self.torso_options.clone(),
@@ -82,9 +99,8 @@ impl ControlNetConfig {
 #[derive(Clone, Debug)]
 pub struct QofAction {
     torso: Torso,
-    hidden: Vec<Stacked>,
+    body: Body,
     value: StackedValue,
-    activation: Activation,
     critics: usize,
 }
 
@@ -99,18 +115,14 @@ impl QofAction {
     ) -> Result<Self, ShapeMismatch> {
         let torso = Torso::new(layout, "torso", observations, &config.of_observations())?;
         let hidden = config.critic_hidden.as_ref().unwrap_or(&config.hidden);
-        let mut inputs = torso.features + actions;
-        let mut layers = Vec::new();
-        for (i, &outputs) in hidden.iter().enumerate() {
-            let name = format!("hidden{i}");
-            layers.push(Stacked::new(layout, &name, critics, inputs, outputs));
-            inputs = outputs;
-        }
+        config.check(hidden)?;
+        let (kind, inputs) = (config.layers, torso.features + actions);
+        let (body, features) =
+            Body::new(layout, "", kind, config.activation, critics, inputs, hidden);
         Ok(Self {
             torso,
-            hidden: layers,
-            value: StackedValue::new(layout, "value", critics, inputs),
-            activation: config.activation,
+            body,
+            value: StackedValue::new(layout, "value", critics, features),
             critics,
         })
     }
@@ -118,6 +130,11 @@ impl QofAction {
     /// Values `[C, N]` by all critics of actions `[N, A]`, from −1 to 1, at observations `[N, ..]`.
     pub fn forward(&self, params: &Params, obs: &Tree<Tensor>, actions: &Tensor) -> Tensor {
         self.forward_first(self.critics, params, obs, actions)
+    }
+
+    /// The same with batch renormalisation by the batch, where the critics have it.
+    pub fn forward_batch(&self, params: &Params, obs: &Tree<Tensor>, actions: &Tensor) -> Tensor {
+        self.compute(self.critics, params, obs, actions, Statistics::Batch)
     }
 
     /// The same by the first `critics` of them.
@@ -128,65 +145,22 @@ impl QofAction {
         obs: &Tree<Tensor>,
         actions: &Tensor,
     ) -> Tensor {
+        self.compute(critics, params, obs, actions, Statistics::Running)
+    }
+
+    fn compute(
+        &self,
+        critics: usize,
+        params: &Params,
+        obs: &Tree<Tensor>,
+        actions: &Tensor,
+        by: Statistics,
+    ) -> Tensor {
         let features = self.torso.forward(params, obs);
         let x = Tensor::cat(&[&features, actions], -1).unsqueeze(0);
-        let mut x = x.expand([critics as i64, -1, -1], false);
-        for layer in &self.hidden {
-            x = self.activation.apply(&layer.forward(params, &x));
-        }
+        let x = x.expand([critics as i64, -1, -1], false);
+        let x = self.body.forward(params, x, by);
         self.value.forward(params, &x)
-    }
-}
-
-/// Fully connected layers of several networks of the same shape.
-#[derive(Clone, Debug)]
-struct Stacked {
-    /// `[C, inputs, outputs]`.
-    weight: ParamId,
-    /// `[C, 1, outputs]`.
-    bias: ParamId,
-}
-
-impl Stacked {
-    fn new(layout: &mut Layout, name: &str, count: usize, inputs: usize, outputs: usize) -> Self {
-        let init = Init::FanIn { fan_in: inputs };
-        Self {
-            weight: layout.add(format!("{name}.weight"), &[count, inputs, outputs], init),
-            bias: layout.add(format!("{name}.bias"), &[count, 1, outputs], init),
-        }
-    }
-
-    /// `x · W + b` of inputs `[C, N, inputs]`, for the first C networks.
-    fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
-        let first = |id| params.get(id).narrow(0, 0, x.size()[0]);
-        first(self.bias).baddbmm(x, &first(self.weight), 1.0, 1.0)
-    }
-}
-
-/// Fully connected layers with one output, of several networks.
-#[derive(Clone, Debug)]
-struct StackedValue {
-    /// `[C, 1, inputs]`.
-    weight: ParamId,
-    /// `[C, 1]`.
-    bias: ParamId,
-}
-
-impl StackedValue {
-    fn new(layout: &mut Layout, name: &str, count: usize, inputs: usize) -> Self {
-        let init = Init::FanIn { fan_in: inputs };
-        Self {
-            weight: layout.add(format!("{name}.weight"), &[count, 1, inputs], init),
-            bias: layout.add(format!("{name}.bias"), &[count, 1], init),
-        }
-    }
-
-    /// `x · w + b` `[C, N]` of inputs `[C, N, inputs]`, for the first C networks.
-    fn forward(&self, params: &Params, x: &Tensor) -> Tensor {
-        let first = |id| params.get(id).narrow(0, 0, x.size()[0]);
-        // A batched product with a single column is several times slower on the CPU.
-        let products = x * first(self.weight);
-        products.sum_dim_intlist([-1].as_slice(), false, Kind::Float) + first(self.bias)
     }
 }
 
@@ -196,7 +170,7 @@ mod tests {
 
     use super::*;
     use starling_envs::stream;
-    use tch::Device;
+    use tch::{Device, Kind};
 
     /// Together the critics compute what each of them would alone, written out with libtorch's own
     /// layers.
@@ -215,7 +189,10 @@ mod tests {
         assert_eq!(values.size(), [2, 4]);
         for critic in 0..2 {
             let mut x = Tensor::cat(&[&obs, &actions], 1);
-            for layer in &net.hidden {
+            let Body::Plain(hidden, _) = &net.body else {
+                panic!("plain layers are the default");
+            };
+            for layer in hidden {
                 let weight = params.get(layer.weight).get(critic).tr();
                 let bias = params.get(layer.bias).get(critic).get(0);
                 x = x.linear(&weight, Some(&bias)).relu();

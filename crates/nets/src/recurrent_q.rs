@@ -4,6 +4,7 @@ use starling_envs::Space;
 use starling_tree::{DType, Spec, Tree};
 use tch::{Kind, Tensor};
 
+use crate::export::{Element, Graph, NotExported, Value as Exported};
 use crate::torso::layer_init;
 use crate::{Layout, Lstm, Params, QHead, QNetConfig, ShapeMismatch, Torso, number_of_actions};
 
@@ -128,6 +129,60 @@ impl RecurrentQ {
         let values = values.squeeze_dim(-1);
         let last = steps - 1;
         (values, (hidden.select(0, last), cell.select(0, last)))
+    }
+}
+
+/// What a [`RecurrentQ`] sees of one step in a graph.
+#[derive(Debug)]
+pub struct ExportedInput {
+    /// Observations.
+    pub obs: Tree<Exported>,
+    /// Previous actions `[N]`, −1 where an episode begins.
+    pub action: Exported,
+    /// Previous rewards `[N]`, 0 where an episode begins.
+    pub reward: Exported,
+    /// Other inputs, the same for all observations, `[E]`.
+    pub extra: Option<Tensor>,
+    /// Legal actions `[N, A]`.
+    pub legal: Option<Exported>,
+}
+
+impl RecurrentQ {
+    /// Whether it sees the previous action and reward.
+    pub fn sees_last(&self) -> bool {
+        self.last
+    }
+
+    /// One step in a graph: action values `[N, A]`, and the state (hidden, cell), which becomes two inputs
+    /// of these names, after it.
+    pub fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        input: &ExportedInput,
+        [hidden, cell]: [&str; 2],
+    ) -> Result<(Exported, [Exported; 2]), NotExported> {
+        let hidden = graph.input(hidden, Element::F32, &[self.core.size]);
+        let cell = graph.input(cell, Element::F32, &[self.core.size]);
+        let mut parts = vec![self.torso.export(graph, params, &input.obs)?];
+        if self.last {
+            parts.push(graph.one_hot(&input.action, self.head.actions));
+            parts.push(graph.unsqueeze(&input.reward, 1));
+        }
+        if let Some(extra) = &input.extra {
+            // A row for each observation: zeros as many, and the same numbers added.
+            let zero = graph.scalar(0.0);
+            let column = graph.slice(&hidden, 1, 0, 1);
+            let column = graph.mul(&column, &zero);
+            let extra = graph.constant(&extra.reshape([1, -1]));
+            parts.push(graph.add(&column, &extra));
+        }
+        let x = graph.concat(&parts, 1);
+        let (hidden, cell) = self.core.export(graph, params, &x, (&hidden, &cell));
+        let values = self
+            .head
+            .export(graph, params, &hidden, input.legal.as_ref());
+        Ok((graph.squeeze(&values, 2), [hidden, cell]))
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tch::{Device, Tensor};
 
-use crate::{Params, ShapeMismatch, native};
+use crate::native::{self, Mark};
+use crate::{Params, ShapeMismatch};
 
 /// All values of [`Params`] at one moment, to be handed to others; clones share them.
 ///
@@ -15,8 +16,24 @@ pub struct Snapshot(Arc<Inner>);
 
 struct Inner {
     /// A tensor may be used by one thread at a time.
-    on_device: Option<Mutex<Tensor>>,
+    on_device: Option<Mutex<Copied>>,
     values: OnceLock<Vec<f32>>,
+}
+
+/// A copy that a GPU makes.
+struct Copied {
+    tensor: Tensor,
+    made: Option<Mark>,
+}
+
+impl Copied {
+    /// The copy, once it is made.
+    fn get(&self) -> &Tensor {
+        if let Some(made) = &self.made {
+            made.wait();
+        }
+        &self.tensor
+    }
 }
 
 impl Snapshot {
@@ -31,7 +48,7 @@ impl Snapshot {
     /// All values in the order of the layout, on the host.
     pub fn values(&self) -> &[f32] {
         self.0.values.get_or_init(|| match &self.0.on_device {
-            Some(tensor) => to_vec(&tensor.lock().unwrap_or_else(PoisonError::into_inner)),
+            Some(copied) => to_vec(copied.lock().unwrap_or_else(PoisonError::into_inner).get()),
             None => Vec::new(),
         })
     }
@@ -43,11 +60,13 @@ impl Params {
         let flat = self.flat();
         match self.device() {
             Device::Cuda(_) => {
-                let copy = flat.copy();
-                // Others read it on streams of their own.
-                native::synchronize(self.device());
+                let copied = Copied {
+                    tensor: flat.copy(),
+                    // Others read it on streams of their own.
+                    made: Mark::here(self.device()),
+                };
                 Snapshot(Arc::new(Inner {
-                    on_device: Some(Mutex::new(copy)),
+                    on_device: Some(Mutex::new(copied)),
                     values: OnceLock::new(),
                 }))
             }
@@ -57,11 +76,12 @@ impl Params {
 
     /// Takes over all values of a snapshot of the same layout.
     pub fn load(&self, snapshot: &Snapshot) -> Result<(), ShapeMismatch> {
-        if let Some(tensor) = &snapshot.0.on_device {
-            let tensor = tensor.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(copied) = &snapshot.0.on_device {
+            let copied = copied.lock().unwrap_or_else(PoisonError::into_inner);
+            let tensor = &copied.tensor;
             if tensor.device() == self.device() && tensor.size() == self.flat().size() {
                 native::own_stream(self.device());
-                tch::no_grad(|| self.flat().shallow_clone().copy_(&tensor));
+                tch::no_grad(|| self.flat().shallow_clone().copy_(copied.get()));
                 // Its memory may be given to somebody else as soon as it is dropped.
                 native::synchronize(self.device());
                 return Ok(());

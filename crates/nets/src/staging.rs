@@ -1,16 +1,20 @@
 //! Host memory for transfers to and from a device.
 
+use std::cell::Cell;
+
 use starling_tree::{Array, Spec};
 use tch::{Device, Kind, Tensor};
 
 use crate::convert::kind_of;
-use crate::native;
+use crate::native::{self, Mark};
 
 /// Rows in host memory, pinned where the device is a GPU, and their place on the device. On the
 /// CPU both are the same memory.
 #[derive(Debug)]
 pub struct Staging {
-    host: Tensor,
+    /// Written in turn.
+    hosts: Vec<Tensor>,
+    turn: Cell<usize>,
     device: Tensor,
     row_bytes: usize,
 }
@@ -18,25 +22,38 @@ pub struct Staging {
 impl Staging {
     /// Rows of zeros.
     pub fn new(rows: usize, spec: &Spec, device: Device) -> Self {
+        Self::ahead(rows, spec, device, 1)
+    }
+
+    /// Rows of zeros that can be written while up to `uploads - 1` earlier uploads are not done.
+    pub fn ahead(rows: usize, spec: &Spec, device: Device, uploads: usize) -> Self {
         let shape = std::iter::once(rows).chain(spec.shape.iter().copied());
         let shape: Vec<i64> = shape.map(|n| n as i64).collect();
         let kind = kind_of(spec.dtype);
         let host = Tensor::zeros(&shape, (kind, Device::Cpu));
-        let (host, on_device) = match device {
-            Device::Cuda(_) => (native::pinned(&host), Tensor::zeros(&shape, (kind, device))),
-            _ => (host.shallow_clone(), host),
+        let (hosts, on_device) = match device {
+            Device::Cuda(_) => {
+                let hosts = (0..uploads.max(1)).map(|_| native::pinned(&host));
+                (hosts.collect(), Tensor::zeros(&shape, (kind, device)))
+            }
+            _ => (vec![host.shallow_clone()], host),
         };
         Self {
-            host,
+            hosts,
+            turn: Cell::new(0),
             device: on_device,
             row_bytes: spec.bytes(),
         }
     }
 
     /// Overwrites rows from `first` on with whole rows of bytes. The upload before must be done
-    /// by now.
+    /// by now; of those that may be [`ahead`](Staging::ahead), the oldest.
     pub fn write(&self, first: usize, bytes: &[u8]) {
-        native::write_bytes(&self.host, first * self.row_bytes, bytes);
+        native::write_bytes(self.host(), first * self.row_bytes, bytes);
+    }
+
+    fn host(&self) -> &Tensor {
+        &self.hosts[self.turn.get()]
     }
 
     /// Overwrites all rows with those of an array of the same size and copies them to the device;
@@ -62,7 +79,8 @@ impl Staging {
     /// Copies all rows to the device; asynchronously on a GPU.
     pub fn upload(&self) {
         if self.device.device() != Device::Cpu {
-            native::copy_async(&self.device, &self.host);
+            native::copy_async(&self.device, self.host());
+            self.turn.set((self.turn.get() + 1) % self.hosts.len());
         }
     }
 
@@ -102,6 +120,43 @@ impl Landing {
             native::copy_async(host, tensor);
         }
         native::synchronize(Device::Cuda(index));
+        self.host.iter().map(crate::array_of).collect()
+    }
+}
+
+/// Results on their way from a device to the host.
+pub struct Arriving {
+    host: Vec<Tensor>,
+    arrived: Option<Mark>,
+}
+
+impl Arriving {
+    /// Tensors of float32 numbers as they are once the device has done what the calling thread asked
+    /// of it. Does not wait.
+    pub fn of(tensors: &[&Tensor]) -> Self {
+        let device = tensors
+            .first()
+            .map_or(Device::Cpu, |tensor| tensor.device());
+        let land = |tensor: &&Tensor| match device {
+            Device::Cuda(_) => {
+                let zeros = Tensor::zeros(tensor.size(), (Kind::Float, Device::Cpu));
+                let host = native::pinned(&zeros);
+                native::copy_async(&host, tensor);
+                host
+            }
+            _ => tensor.shallow_clone(),
+        };
+        Self {
+            host: tensors.iter().map(land).collect(),
+            arrived: Mark::here(device),
+        }
+    }
+
+    /// Waits for them.
+    pub fn wait(self) -> Vec<Array> {
+        if let Some(arrived) = &self.arrived {
+            arrived.wait();
+        }
         self.host.iter().map(crate::array_of).collect()
     }
 }

@@ -27,7 +27,7 @@ use crate::error::{Context, Error, Result};
 
 pub use self::manifest::Damage;
 use self::read::latest_before;
-pub use self::read::{Checkpoint, Damaged, best, best_with, latest, latest_with};
+pub use self::read::{Checkpoint, Damaged, best, best_of_run, best_with, latest, latest_with};
 
 /// Which checkpoints stay when a new one has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -104,6 +104,24 @@ impl Comparison {
     /// [`Error::NoColumn`] if no run has that column, [`Error::NothingToPlot`] if none has a number
     /// there.
     pub fn of(runs: Vec<Run>, column: Option<&str>) -> Result<Self> {
+        Self::by(runs, column, &[])
+    }
+
+    /// As [`Comparison::of`], but runs of one environment and algorithm form a group if they are equal
+    /// in these settings, whatever else differs. Besides dotted names of settings there are `seed`,
+    /// `name` (the first part of the folder's name) and `run` (each run by itself). If none are given,
+    /// groups differ in everything but the seed.
+    ///
+    /// # Errors
+    /// As [`Comparison::of`]; [`Error::NoSetting`] if no run has one of these settings.
+    pub fn by(runs: Vec<Run>, column: Option<&str>, by: &[String]) -> Result<Self> {
+        if let Some(name) = by
+            .iter()
+            .find(|key| runs.iter().all(|run| value_of(run, key).is_none()))
+        {
+            let name = name.clone();
+            return Err(Error::NoSetting { name });
+        }
         let mut notes = Vec::new();
         let mut kinds: BTreeMap<(String, String), Vec<Run>> = BTreeMap::new();
         let measures = measures(&runs, column)?;
@@ -119,7 +137,11 @@ impl Comparison {
         }
         let mut groups = Vec::new();
         for ((env, algo), runs) in kinds {
-            for (settings, mut runs) in by_settings(runs) {
+            let grouped = match by {
+                [] => by_settings(runs),
+                by => by_keys(runs, by),
+            };
+            for (settings, mut runs) in grouped {
                 keep_newest(&mut runs, &mut notes);
                 groups.push(Group {
                     measure: measures[&env].clone(),
@@ -314,11 +336,12 @@ fn measures(runs: &[Run], column: Option<&str>) -> Result<BTreeMap<String, Measu
 
 /// Settings that say which sample a run is, what is written, or how fast it is, and not what is
 /// learned.
-const NOT_COMPARED: [&str; 7] = [
+pub const NOT_COMPARED: [&str; 8] = [
     "seed",
     "log_every_steps",
     "eval",
     "checkpoint",
+    "video",
     "stall_timeout_s",
     "pin_threads",
     "torch_threads",
@@ -328,7 +351,7 @@ const NOT_COMPARED: [&str; 7] = [
 fn by_settings(runs: Vec<Run>) -> BTreeMap<Vec<(String, String)>, Vec<Run>> {
     let mut differing = Vec::new();
     let all: Vec<&Value> = runs.iter().map(|run| &run.settings).collect();
-    find_differing("", &all, &mut differing);
+    find_differing("", &all, &NOT_COMPARED, &mut differing);
     let of_run = |i: usize| {
         let settings = differing.iter();
         let settings = settings.map(|(key, values)| (key.clone(), values[i].clone()));
@@ -342,10 +365,55 @@ fn by_settings(runs: Vec<Run>) -> BTreeMap<Vec<(String, String)>, Vec<Run>> {
     groups
 }
 
+/// Puts runs of one environment and algorithm into groups by some settings.
+fn by_keys(runs: Vec<Run>, by: &[String]) -> BTreeMap<Vec<(String, String)>, Vec<Run>> {
+    let mut groups: BTreeMap<_, Vec<Run>> = BTreeMap::new();
+    for run in runs {
+        let value = |key: &String| {
+            (
+                key.clone(),
+                value_of(&run, key).unwrap_or_else(|| "–".into()),
+            )
+        };
+        let key: Vec<(String, String)> = by.iter().map(value).collect();
+        groups.entry(key).or_default().push(run);
+    }
+    groups
+}
+
+/// What a run has for a setting by its dotted name, or for `seed`, `name` and `run`.
+fn value_of(run: &Run, key: &str) -> Option<String> {
+    match key {
+        "seed" => Some(run.info.seed.to_string()),
+        "name" => Some(run.info.name.clone()),
+        "run" => Some(run.path.file_name()?.to_string_lossy().into_owned()),
+        key => {
+            let pointer = format!("/{}", key.replace('.', "/"));
+            run.settings.pointer(&pointer).map(text)
+        }
+    }
+}
+
+/// The settings in which two runs differ, all of them, by their dotted names, with both values.
+pub fn differences(a: &Value, b: &Value) -> Vec<(String, [String; 2])> {
+    let mut found = Vec::new();
+    find_differing("", &[a, b], &[], &mut found);
+    let pair = |values: Vec<String>| values.try_into().unwrap_or_default();
+    found
+        .into_iter()
+        .map(|(key, values)| (key, pair(values)))
+        .collect()
+}
+
 /// Finds the settings below `path` in which runs differ, by their dotted names, with the value of
-/// each run. Where one run has a table and another has not, the whole table is one value, and so is
-/// a schedule.
-fn find_differing(path: &str, values: &[&Value], found: &mut Vec<(String, Vec<String>)>) {
+/// each run, without the sections `left_out`. Where one run has a table and another has not, the whole
+/// table is one value, and so is a schedule.
+fn find_differing(
+    path: &str,
+    values: &[&Value],
+    left_out: &[&str],
+    found: &mut Vec<(String, Vec<String>)>,
+) {
     if values.iter().all(|value| value == &values[0]) {
         return;
     }
@@ -366,9 +434,9 @@ fn find_differing(path: &str, values: &[&Value], found: &mut Vec<(String, Vec<St
             .map(|table| table.get(key).unwrap_or(&Value::Null))
             .collect();
         match path {
-            "" if NOT_COMPARED.contains(&&**key) => {}
-            "" => find_differing(key, &values, found),
-            _ => find_differing(&format!("{path}.{key}"), &values, found),
+            "" if left_out.contains(&&**key) => {}
+            "" => find_differing(key, &values, left_out, found),
+            _ => find_differing(&format!("{path}.{key}"), &values, left_out, found),
         }
     }
 }
@@ -393,15 +461,19 @@ fn schedule(value: &Value) -> Option<String> {
     })
 }
 
-/// Sorts by seed, and keeps the newest run of each.
+/// Sorts by seed, and keeps the newest of runs with the same seed and the same settings.
 fn keep_newest(runs: &mut Vec<Run>, notes: &mut Vec<String>) {
     runs.sort_by(|a, b| {
         let newest_first = b.started.cmp(&a.started);
         let by_seed = a.info.seed.cmp(&b.info.seed);
-        by_seed.then(newest_first).then(a.path.cmp(&b.path))
+        let by_settings = compared(a).cmp(&compared(b));
+        by_seed
+            .then(by_settings)
+            .then(newest_first)
+            .then(a.path.cmp(&b.path))
     });
     runs.dedup_by(|older, kept| {
-        let same = older.info.seed == kept.info.seed;
+        let same = older.info.seed == kept.info.seed && compared(older) == compared(kept);
         if same {
             notes.push(format!(
                 "{} is left out: {} has the same settings and seed",
@@ -411,6 +483,15 @@ fn keep_newest(runs: &mut Vec<Run>, notes: &mut Vec<String>) {
         }
         same
     });
+}
+
+/// The settings that count, as a text.
+fn compared(run: &Run) -> String {
+    let mut settings = run.settings.clone();
+    if let Some(settings) = settings.as_object_mut() {
+        settings.retain(|key, _| !NOT_COMPARED.contains(&&**key));
+    }
+    settings.to_string()
 }
 
 #[cfg(test)]

@@ -22,6 +22,16 @@ pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 
+/// As [`replace_file`], but a power cut may lose the new file or both.
+pub(crate) fn replace_unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
+    let aside = beside(path);
+    if let Err(source) = fs::write(&aside, bytes) {
+        let _ = fs::remove_file(&aside);
+        return Err(source).doing("write", path);
+    }
+    fs::rename(&aside, path).doing("replace", path)
+}
+
 /// Removes what [`replace_file`] left in a folder when the process was killed.
 pub(crate) fn remove_leftovers(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else {

@@ -31,6 +31,26 @@ pub enum Error {
         /// The file that would have to be there.
         missing: &'static str,
     },
+    /// Nothing fits the name of a run.
+    #[error(
+        "there is no run '{text}' in {}; `starling runs` lists runs. A run is named by its folder, a \
+         prefix of its folder's name, or last",
+        folder.display()
+    )]
+    NoSuchRun {
+        /// What was asked for.
+        text: String,
+        /// Where it was looked for.
+        folder: PathBuf,
+    },
+    /// Several runs fit the name of a run.
+    #[error("'{text}' matches {} runs: {}", runs.len(), list_runs(runs))]
+    SeveralRuns {
+        /// What was asked for.
+        text: String,
+        /// Those that fit.
+        runs: Vec<PathBuf>,
+    },
     /// Another process is writing to the run.
     #[error(
         "the run {} is in use by another process. Wait for it to end, or stop it",
@@ -126,6 +146,23 @@ pub enum Error {
         /// The columns that the runs have.
         present: Vec<String>,
     },
+    /// A video cannot be made.
+    #[error("the video {} cannot be made: {reason}", path.display())]
+    Video {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// None of the runs given has a setting to group by.
+    #[error(
+        "no run has a setting called '{name}'; allowed: dotted names such as algo.learning_rate, and \
+         seed, name or run"
+    )]
+    NoSetting {
+        /// The setting.
+        name: String,
+    },
     /// None of the runs given has anything to plot.
     #[error("nothing to plot: {reason}")]
     NothingToPlot {
@@ -165,6 +202,17 @@ fn advice(source: &io::Error) -> &'static str {
         io::ErrorKind::NotFound => ". Check the path",
         _ => "",
     }
+}
+
+/// The first few.
+fn list_runs(runs: &[PathBuf]) -> String {
+    const MOST: usize = 8;
+    let shown = runs.iter().take(MOST);
+    let mut shown: Vec<String> = shown.map(|run| run.display().to_string()).collect();
+    if runs.len() > MOST {
+        shown.push("…".to_owned());
+    }
+    shown.join(", ")
 }
 
 fn list_damaged(damaged: &[Damaged]) -> String {

@@ -151,6 +151,19 @@ impl RunFolder {
         Ok(run)
     }
 
+    /// Opens the folder of one of several processes of a run to write to it, and creates it where it is
+    /// missing. It has no settings of its own, so that it is not taken for a run.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if another process is writing to it.
+    pub fn part(path: &Path) -> Result<Self> {
+        create_folders(path)?;
+        let lock = Some(lock(path)?);
+        remove_leftovers(path);
+        let path = path.to_owned();
+        Ok(Self { path, lock })
+    }
+
     /// What the user should know about the folder: that it could not be locked, because its file
     /// system has no locks.
     pub fn warning(&self) -> Option<&str> {
@@ -187,14 +200,29 @@ impl RunFolder {
         self.path.join("eval.csv")
     }
 
+    /// The file that the process which writes to the run keeps locked, `.lock`.
+    pub fn lock_path(&self) -> PathBuf {
+        self.path.join(LOCK)
+    }
+
     /// The log, `log.txt`.
     pub fn log_path(&self) -> PathBuf {
         self.path.join("log.txt")
     }
 
+    /// Live state of the run's process, `live.json`.
+    pub fn live_path(&self) -> PathBuf {
+        self.path.join(LIVE)
+    }
+
     /// The folder of checkpoints, `checkpoints`.
     pub fn checkpoints_path(&self) -> PathBuf {
         self.path.join("checkpoints")
+    }
+
+    /// The folder of the best weights that evaluators in other processes have found, `best`.
+    pub fn best_path(&self) -> PathBuf {
+        self.path.join("best")
     }
 
     /// The folder of videos, `videos`.
@@ -241,19 +269,26 @@ impl RunFolder {
         write_json(&self.version_path(), version)
     }
 
-    /// What the run is: from `version.json`, or from the folder's name where that is missing.
-    pub fn info(&self) -> Result<RunInfo> {
+    /// What `version.json` says; none if there is no such file.
+    pub fn version(&self) -> Result<Option<Version>> {
         let path = self.version_path();
         match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map(|version: Version| version.run)
-                .map_err(|error| Error::Malformed {
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(version) => Ok(Some(version)),
+                Err(error) => Err(Error::Malformed {
                     path,
                     reason: error.to_string(),
                 }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(self.info_from_path()),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).doing("read", &path),
         }
+    }
+
+    /// What the run is: from `version.json`, or from the folder's name where that is missing.
+    pub fn info(&self) -> Result<RunInfo> {
+        let version = self.version()?;
+        Ok(version.map_or_else(|| self.info_from_path(), |version| version.run))
     }
 
     fn info_from_path(&self) -> RunInfo {
@@ -278,7 +313,7 @@ impl RunFolder {
     }
 
     /// When the run was started, as its folder's name says: later runs compare as greater.
-    pub(crate) fn started(&self) -> Option<(String, u64)> {
+    pub fn started(&self) -> Option<(String, u64)> {
         let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let folder = path.file_name()?.to_string_lossy();
         let parts = FolderName::parse(&folder)?;
@@ -327,6 +362,7 @@ pub fn host_name() -> String {
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
+pub(crate) const LIVE: &str = "live.json";
 pub(crate) const CONFIG: &str = "config.yaml";
 const LOCK: &str = ".lock";
 

@@ -5,14 +5,15 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::comparison::NOT_COMPARED;
 use crate::csv::{CsvFile, CsvState};
 use crate::error::{Context, Result};
-use crate::folder::{RunFolder, check_is_there};
-use crate::tensorboard::EventWriter;
+use crate::folder::{LIVE, RunFolder, check_is_there};
+use crate::tensorboard::{EventWriter, HyperParameter};
 
 /// The first column of every table: environment steps, the x axis of all curves.
 pub const STEP_COLUMN: &str = "env_steps";
@@ -225,7 +226,9 @@ impl Recorder {
         check_is_there(&self.folder)?;
         self.progress.append(&with_step(step, row))?;
         self.last_step = self.last_step.max(Some(step));
-        self.events.scalars(step, row.entries())
+        let entries = row.entries().iter();
+        let tagged: Vec<(String, f64)> = entries.map(|(key, value)| (tag(key), *value)).collect();
+        self.events.scalars(step, &tagged)
     }
 
     /// Records the result of an evaluation: to `eval.csv`, and to TensorBoard under `eval/`.
@@ -244,17 +247,35 @@ impl Recorder {
         self.events.scalars(step, &tagged)
     }
 
-    /// Records the hyperparameters as a table in TensorBoard's text tab.
+    /// The folder of the run.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Records the hyperparameters as a table in TensorBoard's text tab, and for its hparams tab: numbers
+    /// and flags as such, without those that do not change what is learned.
     pub fn hyperparameters<K: AsRef<str>, V: AsRef<str>>(
         &mut self,
         table: &[(K, V)],
     ) -> Result<()> {
+        let compared = table.iter().filter_map(|(key, value)| {
+            let (key, value) = (key.as_ref(), value.as_ref());
+            let section = key.split('.').next().unwrap_or(key);
+            let counts = key == "seed" || !NOT_COMPARED.contains(&section);
+            counts.then(|| (key, HyperParameter::of(value)))
+        });
+        self.events.hyperparameters(&compared.collect::<Vec<_>>())?;
         let mut markdown = String::from("|key|value|\n|-|-|\n");
         for (key, value) in table {
             let value = value.as_ref().replace('|', "\\|").replace('\n', " ");
             markdown.push_str(&format!("|{}|{value}|\n", key.as_ref()));
         }
         self.events.text(0, "hyperparameters", &markdown)
+    }
+
+    /// Where the live state of the process is written, `live.json`.
+    pub fn live_path(&self) -> PathBuf {
+        self.folder.join(LIVE)
     }
 
     /// How far the files have got, for a checkpoint. Before that counts, the tables have to be
@@ -283,6 +304,16 @@ impl OpenTables {
     pub fn sync(&self) -> Result<()> {
         let mut tables = self.0.iter();
         tables.try_for_each(|(file, path)| file.sync_all().doing("sync", path))
+    }
+}
+
+/// What TensorBoard calls a column. It makes a section of what stands before the first slash, sorted by
+/// name: `charts`, with the return, the speed and the learning rate, comes first.
+fn tag(column: &str) -> String {
+    match column.split_once('/') {
+        None => format!("episodes/{column}"),
+        Some(("Diagnostics", rest)) => format!("diagnostics/{rest}"),
+        Some(_) => column.to_owned(),
     }
 }
 
@@ -450,7 +481,7 @@ mod tests {
         recorder
             .hyperparameters(&[("lr", "0.1"), ("act", "a|b")])
             .unwrap();
-        let text = &events(&run)[1].texts[0].1;
+        let text = &events(&run)[2].texts[0].1;
         assert_eq!(text, "|key|value|\n|-|-|\n|lr|0.1|\n|act|a\\|b|\n");
     }
 }

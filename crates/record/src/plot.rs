@@ -7,13 +7,15 @@ mod axis;
 mod html;
 mod png;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::comparison::{Comparison, Group};
 use crate::csv::Table;
 use crate::durable::replace_file;
-use crate::error::Result;
+use crate::error::{Context as _, Error, Result};
 use crate::metrics::{STEP_COLUMN, Summary};
+use crate::runs::TIME_COLUMN;
 
 /// What the band around the mean of several runs shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +27,16 @@ pub enum Band {
     Std,
 }
 
+/// What the x axis shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XAxis {
+    /// Steps of all environments.
+    #[default]
+    Steps,
+    /// Time spent on the run.
+    Time,
+}
+
 /// How to plot.
 #[derive(Clone, Debug, Default)]
 pub struct PlotOptions {
@@ -34,6 +46,86 @@ pub struct PlotOptions {
     pub band: Band,
     /// Light text on a dark ground in the picture. The page follows the reader's setting.
     pub dark: bool,
+    /// Other curves, such as published ones, to draw beside the runs; they have steps only.
+    pub beside: Vec<Reference>,
+    /// What the x axis shows.
+    pub x: XAxis,
+    /// Each point of a run becomes the mean of this many rows up to it; 0 and 1 change nothing.
+    pub smooth: usize,
+}
+
+/// A curve that is not from a run, such as a published one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reference {
+    /// What it is.
+    pub label: String,
+    /// The environment that it belongs to.
+    pub env: String,
+    points: Series,
+}
+
+impl Reference {
+    /// Reads a table with the columns `label`, `env`, `steps` and `score`: one row per point.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or a column or a number is missing.
+    pub fn read(path: &Path) -> Result<Vec<Self>> {
+        let text = std::fs::read_to_string(path).doing("read", path)?;
+        let malformed = |reason: String| Error::Malformed {
+            path: path.to_owned(),
+            reason,
+        };
+        let mut lines = text.lines();
+        let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+        let column = |name: &str| {
+            let found = header.iter().position(|column| column.trim() == name);
+            found.ok_or_else(|| malformed(format!("it has no column called '{name}'")))
+        };
+        let columns = [
+            column("label")?,
+            column("env")?,
+            column("steps")?,
+            column("score")?,
+        ];
+        let mut curves: BTreeMap<(String, String), Vec<(f64, f64)>> = BTreeMap::new();
+        for (i, line) in lines
+            .enumerate()
+            .filter(|(_, line)| !line.trim().is_empty())
+        {
+            let cells: Vec<&str> = line.split(',').map(str::trim).collect();
+            let cell = |column: usize| cells.get(column).copied().unwrap_or_default();
+            let number = |column: usize| {
+                let number = cell(column)
+                    .parse::<f64>()
+                    .ok()
+                    .filter(|number| number.is_finite());
+                number.ok_or_else(|| malformed(format!("line {} lacks a number", i + 2)))
+            };
+            let [label, env, steps, score] = columns;
+            let key = (cell(env).to_owned(), cell(label).to_owned());
+            curves
+                .entry(key)
+                .or_default()
+                .push((number(steps)?, number(score)?));
+        }
+        let curves = curves.into_iter().map(|((env, label), points)| Self {
+            label,
+            env,
+            points: Series::sorted(points),
+        });
+        Ok(curves.collect())
+    }
+
+    /// The part of the curve up to a step.
+    fn until(&self, end: f64) -> Series {
+        let points = &self.points.0;
+        let within = points.partition_point(|(step, _)| *step <= end);
+        let mut shown = points[..within].to_vec();
+        if let (true, Some(value)) = (within < points.len(), self.points.at(end)) {
+            shown.push((end, value));
+        }
+        Series(shown)
+    }
 }
 
 /// Draws the groups of runs to `plot.html` (one file that works offline) and `plot.png` in
@@ -55,7 +147,9 @@ pub struct Chart {
     pub y_label: String,
     /// What a curve and its band are, in a sentence for the reader.
     pub note: String,
-    /// The environment steps at which the curves are known.
+    /// What the x axis shows.
+    pub x_label: String,
+    /// The environment steps, or the times, at which the curves are known.
     pub x: Vec<f64>,
     /// The curves, sorted by name.
     pub curves: Vec<Curve>,
@@ -66,7 +160,7 @@ pub struct Chart {
 pub struct Curve {
     /// Algorithm, the settings that differ and, if there are several, the environment.
     pub label: String,
-    /// How many runs there are in it.
+    /// The number of runs in it; none for a curve that is not from runs.
     pub runs: usize,
     /// The mean at each x.
     pub mean: Vec<f64>,
@@ -86,13 +180,40 @@ impl Chart {
             .map(|group| {
                 let column = &group.measure.column;
                 let series = group.runs.iter();
-                let series = series.map(|run| Series::of(&run.table, column));
+                let series = series.map(|run| Series::of(&run.table, column, options.x));
+                let series = series.map(|series| series.smoothed(options.smooth));
                 (group, series.collect())
             })
             .collect();
-        let x = common_steps(series.iter().flat_map(|(_, series)| series));
+        let mut series = series;
         let envs = runs.envs();
-        let curves: Vec<Curve> = series
+        let ends = series.iter().flat_map(|(_, series)| series);
+        let mut end = ends.filter_map(Series::end).fold(0.0, f64::max);
+        let mut x_label = "environment steps".to_owned();
+        if options.x == XAxis::Time {
+            let (unit, seconds) = match end {
+                end if end < 300.0 => ("seconds", 1.0),
+                end if end < 300.0 * 60.0 => ("minutes", 60.0),
+                _ => ("hours", 3600.0),
+            };
+            x_label = format!("time ({unit})");
+            end /= seconds;
+            for (x, _) in series
+                .iter_mut()
+                .flat_map(|(_, runs)| runs)
+                .flat_map(|run| &mut run.0)
+            {
+                *x /= seconds;
+            }
+        }
+        let beside = options.beside.iter().filter(|_| options.x == XAxis::Steps);
+        let beside: Vec<(&Reference, Series)> = beside
+            .filter(|reference| envs.contains(&&*reference.env))
+            .map(|reference| (reference, reference.until(end)))
+            .collect();
+        let own = series.iter().flat_map(|(_, series)| series);
+        let x = common_steps(own.chain(beside.iter().map(|(_, series)| series)));
+        let mut curves: Vec<Curve> = series
             .iter()
             .map(|(group, series)| {
                 let mut label = group.label();
@@ -102,6 +223,15 @@ impl Chart {
                 Curve::of(label, series, &x, options.band)
             })
             .collect();
+        for (reference, series) in &beside {
+            let mut label = reference.label.clone();
+            if envs.len() > 1 {
+                label = format!("{label}, {}", reference.env);
+            }
+            let mut curve = Curve::of(label, std::slice::from_ref(series), &x, options.band);
+            curve.runs = 0;
+            curves.push(curve);
+        }
         let mut measured: Vec<&str> = runs.groups.iter().map(|g| g.measure.label()).collect();
         measured.sort_unstable();
         measured.dedup();
@@ -114,15 +244,19 @@ impl Chart {
             Band::MinMax => "lowest to highest run",
             Band::Std => "one standard deviation around the mean",
         };
-        let note = if curves.iter().any(|curve| curve.runs > 1) {
-            format!("Line: mean over runs. Band: {band}.")
-        } else {
-            String::new()
-        };
+        let mut notes = Vec::new();
+        if curves.iter().any(|curve| curve.runs > 1) {
+            notes.push(format!("Line: mean over runs. Band: {band}."));
+        }
+        if options.smooth > 1 {
+            notes.push(format!("Smoothed: mean of {} rows.", options.smooth));
+        }
+        let note = notes.join(" ");
         Self {
             title,
             y_label,
             note,
+            x_label,
             x,
             curves,
         }
@@ -150,8 +284,10 @@ impl Curve {
             low: Vec::with_capacity(x.len()),
             high: Vec::with_capacity(x.len()),
         };
-        let ends = group.iter().filter_map(|series| Some(series.0.last()?.0));
-        let end = ends.fold(f64::NEG_INFINITY, f64::max);
+        let end = group
+            .iter()
+            .filter_map(Series::end)
+            .fold(f64::NEG_INFINITY, f64::max);
         for &step in x {
             let at = |series: &Series| series.at(step).filter(|_| step <= end);
             let summary = Summary::of(group.iter().filter_map(at));
@@ -166,10 +302,15 @@ impl Curve {
         curve
     }
 
+    /// Whether it is not from runs.
+    fn is_reference(&self) -> bool {
+        self.runs == 0
+    }
+
     /// The name with the number of runs, for a legend.
     fn legend(&self) -> String {
         match self.runs {
-            1 => self.label.clone(),
+            0 | 1 => self.label.clone(),
             runs => format!("{} ({runs} runs)", self.label),
         }
     }
@@ -184,17 +325,24 @@ const COLOURS: [&str; 8] = [
 const MOST_POINTS: usize = 2000;
 
 /// Points of one run, by rising step.
+#[derive(Clone, Debug, PartialEq)]
 struct Series(Vec<(f64, f64)>);
 
 impl Series {
-    fn of(table: &Table, key: &str) -> Self {
-        let (Some(x), Some(y)) = (table.column(STEP_COLUMN), table.column(key)) else {
+    fn of(table: &Table, key: &str, axis: XAxis) -> Self {
+        let axis = match axis {
+            XAxis::Steps => STEP_COLUMN,
+            XAxis::Time => TIME_COLUMN,
+        };
+        let (Some(x), Some(y)) = (table.column(axis), table.column(key)) else {
             return Self(Vec::new());
         };
         let points = x.into_iter().zip(y);
-        let mut points: Vec<(f64, f64)> = points
-            .filter(|(x, y)| x.is_finite() && y.is_finite())
-            .collect();
+        let points = points.filter(|(x, y)| x.is_finite() && y.is_finite());
+        Self::sorted(points.collect())
+    }
+
+    fn sorted(mut points: Vec<(f64, f64)>) -> Self {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points.dedup_by(|later, earlier| {
             // Of two rows at the same step the later one counts.
@@ -205,6 +353,22 @@ impl Series {
             same
         });
         Self(points)
+    }
+
+    /// Each point as the mean of this many up to it.
+    fn smoothed(self, rows: usize) -> Self {
+        let mean = |at: usize| {
+            let first = (at + 1).saturating_sub(rows.max(1));
+            let window = &self.0[first..=at];
+            window.iter().map(|(_, y)| y).sum::<f64>() / window.len() as f64
+        };
+        let points = self.0.iter().enumerate();
+        Self(points.map(|(at, (x, _))| (*x, mean(at))).collect())
+    }
+
+    /// The last step.
+    fn end(&self) -> Option<f64> {
+        Some(self.0.last()?.0)
     }
 
     /// The value at a step, interpolated; none before the first point, and the last one after
@@ -297,6 +461,48 @@ mod tests {
             (chart.x, &*chart.curves[0].mean),
             (vec![10.0, 20.0], &[300.0, 500.0][..])
         );
+    }
+
+    /// A published curve is drawn as far as the runs go, for their environment only.
+    #[test]
+    fn curves_from_elsewhere_are_drawn_beside() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("published.csv");
+        let text = "label,env,steps,score\npaper,CartPole-v1,0,10\npaper,CartPole-v1,100,110\n\
+                    paper,Other-v1,10,1\n";
+        std::fs::write(&file, text).unwrap();
+        let runs = [run("ppo", 1, "env_steps,ReturnAverage\n0,2\n20,6\n")];
+        let compared = Comparison::of(runs.to_vec(), None).unwrap();
+        let options = PlotOptions {
+            beside: Reference::read(&file).unwrap(),
+            ..PlotOptions::default()
+        };
+        let chart = Chart::of(&compared, &options);
+        let labels: Vec<String> = chart.curves.iter().map(Curve::legend).collect();
+        assert_eq!(labels, ["ppo", "paper"]);
+        assert_eq!(chart.x, [0.0, 20.0]);
+        assert_eq!(chart.curves[1].mean, [10.0, 30.0]);
+        assert!(chart.to_html().contains("paper"));
+        std::fs::write(&file, "label,env,steps,score\npaper,CartPole-v1,0,x\n").unwrap();
+        let error = Reference::read(&file).unwrap_err().to_string();
+        assert!(error.contains("line 2 lacks a number"), "{error}");
+    }
+
+    #[test]
+    fn curves_over_time_and_smoothed() {
+        let csv = "env_steps,ReturnAverage,Diagnostics/CumTime (s)\n0,0,0\n10,4,300\n20,8,1200\n";
+        let compared = Comparison::of(vec![run("ppo", 1, csv)], None).unwrap();
+        let options = PlotOptions {
+            x: XAxis::Time,
+            smooth: 2,
+            ..PlotOptions::default()
+        };
+        let chart = Chart::of(&compared, &options);
+        assert_eq!(chart.x_label, "time (minutes)");
+        assert_eq!(chart.x, [0.0, 5.0, 20.0]);
+        assert_eq!(chart.curves[0].mean, [0.0, 2.0, 6.0]);
+        assert!(chart.note.contains("mean of 2 rows"), "{}", chart.note);
+        assert!(chart.to_html().contains("time (minutes)"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Existing runs: finding their folders, and reading what a comparison needs.
 //!
-//! Read first: [`find_runs`], [`Run`].
+//! Read first: [`find_runs`], [`find_run`], [`Run`].
 
 use std::fs;
 use std::io;
@@ -65,6 +65,9 @@ pub const RETURN_COLUMNS: [&str; 3] = ["ReturnAverage", "charts/episodic_return"
 /// training may be of single lives and of clipped rewards instead.
 pub const SCORE_COLUMN: &str = "GameScoreAverage";
 
+/// The column of the seconds spent on the run.
+pub const TIME_COLUMN: &str = "Diagnostics/CumTime (s)";
+
 impl Run {
     /// Reads the settings and the metrics of a run.
     pub fn read(folder: &RunFolder, source: Source) -> Result<Self> {
@@ -82,11 +85,12 @@ impl Run {
             ending,
             source,
             table: match source {
+                Source::Evaluation => {
+                    let missing =
+                        "there is no such file: the run was not evaluated (eval.every_steps)";
+                    with_times(read_table(&folder.eval_path(), missing)?, &progress)
+                }
                 Source::Training => progress,
-                Source::Evaluation => read_table(
-                    &folder.eval_path(),
-                    "there is no such file: the run was not evaluated (eval.every_steps)",
-                )?,
             },
         })
     }
@@ -98,8 +102,8 @@ impl Run {
 }
 
 impl Ending {
-    /// How the run with these settings and this `progress.csv` ended.
-    fn of(settings: &Value, progress: &Table) -> Self {
+    /// How the run with these settings and this `progress.csv` ended. The last rows are enough.
+    pub fn of(settings: &Value, progress: &Table) -> Self {
         let steps = last(progress, STEP_COLUMN).unwrap_or(0.0) as u64;
         let of = settings["steps"].as_u64().unwrap_or(0);
         if steps >= of {
@@ -141,6 +145,69 @@ pub fn find_runs(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(all.into_iter().map(|(_, run)| run).collect())
 }
 
+/// The run that a person means by a text: its folder; `last` for the run that was started last; the
+/// beginning of its folder's name, or of its path below `root`, if it fits only one run; or a folder
+/// that contains only one run. `other/last` and `other/be` search the folder `other` instead.
+///
+/// # Errors
+/// [`Error::NoSuchRun`] if there is none, [`Error::SeveralRuns`] if there are several.
+pub fn find_run(text: &Path, root: &Path) -> Result<PathBuf> {
+    if text.join(CONFIG).is_file() {
+        return Ok(text.to_owned());
+    }
+    let parents = text.ancestors().filter(|path| !path.as_os_str().is_empty());
+    let base = parents.into_iter().find(|path| path.is_dir());
+    let wanted = match base {
+        Some(base) => text.strip_prefix(base).unwrap_or(text),
+        None => text,
+    };
+    let base = base.unwrap_or(root);
+    let none = || Error::NoSuchRun {
+        text: text.display().to_string(),
+        folder: base.to_owned(),
+    };
+    let mut runs = Vec::new();
+    if base.is_dir() {
+        search(base, DEEPEST, &mut runs)?;
+    }
+    if wanted == Path::new("last") {
+        return runs
+            .into_iter()
+            .max_by_key(|run| newest(run))
+            .ok_or_else(none);
+    }
+    let wanted = wanted.to_string_lossy();
+    let name = |run: &PathBuf| {
+        run.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
+    if let Some(exact) = runs.iter().position(|run| name(run) == wanted) {
+        return Ok(runs.swap_remove(exact));
+    }
+    runs.retain(|run| {
+        let below = run.strip_prefix(base).unwrap_or(run);
+        name(run).starts_with(&*wanted) || below.to_string_lossy().starts_with(&*wanted)
+    });
+    runs.sort();
+    match runs.len() {
+        0 => Err(none()),
+        1 => Ok(runs.swap_remove(0)),
+        _ => Err(Error::SeveralRuns {
+            text: text.display().to_string(),
+            runs,
+        }),
+    }
+}
+
+/// Later runs compare as greater.
+fn newest(run: &Path) -> (Option<(String, u64)>, PathBuf) {
+    let folder = RunFolder::open(run).ok();
+    let started = folder.and_then(|folder| folder.started());
+    (started, run.to_owned())
+}
+
 /// `runs/<env>/<algo>/<run>`, and some more for those who sort their runs further.
 const DEEPEST: usize = 6;
 
@@ -173,6 +240,27 @@ fn read_table(path: &Path, missing: &str) -> Result<Table> {
         }
         read => read,
     }
+}
+
+/// Evaluations have no times of their own: that of the last row of `progress.csv` up to their step.
+fn with_times(mut eval: Table, progress: &Table) -> Table {
+    let (Some(steps), Some(at), Some(times)) = (
+        eval.column(STEP_COLUMN),
+        progress.column(STEP_COLUMN),
+        progress.column(TIME_COLUMN),
+    ) else {
+        return eval;
+    };
+    eval.columns.push(TIME_COLUMN.to_owned());
+    for (row, step) in eval.rows.iter_mut().zip(steps) {
+        let before = at.iter().rposition(|at| *at <= step);
+        row.push(
+            before
+                .or((!at.is_empty()).then_some(0))
+                .map_or(f64::NAN, |i| times[i]),
+        );
+    }
+    eval
 }
 
 fn last(table: &Table, column: &str) -> Option<f64> {
@@ -214,7 +302,8 @@ mod tests {
         folder.write_config(settings).unwrap();
         let error = Run::read(&folder, Source::Training).unwrap_err();
         assert!(error.to_string().contains("no metrics yet"), "{error}");
-        fs::write(folder.progress_path(), "env_steps,ReturnAverage\n200,9\n").unwrap();
+        let progress = "env_steps,ReturnAverage,Diagnostics/CumTime (s)\n90,8,2\n200,9,5\n";
+        fs::write(folder.progress_path(), progress).unwrap();
         let run = Run::read(&folder, Source::Training).unwrap();
         assert_eq!(run.settings["algo"]["learning_rate"], 0.1);
         let (steps, of) = (200, 500);
@@ -225,6 +314,7 @@ mod tests {
         fs::write(folder.eval_path(), "env_steps,ReturnAverage\n100,4\n").unwrap();
         let run = Run::read(&folder, Source::Evaluation).unwrap();
         assert_eq!(run.last("ReturnAverage"), Some(4.0));
+        assert_eq!(run.last(TIME_COLUMN), Some(2.0));
         assert_eq!(run.ending, Ending::Unfinished { steps, of });
     }
 
@@ -251,5 +341,48 @@ mod tests {
             let error = found(&["CartPole-v1", nothing]).unwrap_err();
             assert!(matches!(error, Error::NotARun { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn a_run_is_found_by_the_beginning_of_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let runs = root.path().join("runs");
+        let names = [
+            "CartPole-v1/ppo/base-s1-20261115T100000Z",
+            "CartPole-v1/ppo/base-s2-20261116T100000Z",
+            "Pong/dqn/wide-s1-20261114T100000Z",
+            "Pong/dqn/wide-s1-20261114T100000Z-2",
+        ];
+        for name in names {
+            fs::create_dir_all(runs.join(name)).unwrap();
+            fs::write(runs.join(name).join(CONFIG), "").unwrap();
+        }
+        let found = |text: &str| find_run(Path::new(text), &runs);
+        let is = |text: &str, name: usize| assert_eq!(found(text).unwrap(), runs.join(names[name]));
+        is("last", 1);
+        is("base-s1", 0);
+        is("CartPole-v1/ppo/base-s2", 1);
+        is("wide-s1-20261114T100000Z", 2);
+        is("wide-s1-20261114T100000Z-", 3);
+        is(&runs.join(names[0]).display().to_string(), 0);
+        let below = |text: &str| runs.join(text).display().to_string();
+        is(&below("Pong/dqn/last"), 3);
+        is(&below("CartPole-v1/ppo/base-s2"), 1);
+        let error = found("base").unwrap_err();
+        assert!(
+            matches!(&error, Error::SeveralRuns { runs, .. } if runs.len() == 2),
+            "{error}"
+        );
+        let error = found(&below("Pong")).unwrap_err().to_string();
+        assert!(error.contains("2 runs"), "{error}");
+        for nothing in ["nobody", "Pong/ppo", ""] {
+            let found = found(nothing);
+            assert!(found.is_err(), "{nothing}: {found:?}");
+        }
+        let error = find_run(Path::new("last"), &root.path().join("nowhere")).unwrap_err();
+        assert!(
+            error.to_string().contains("there is no run 'last'"),
+            "{error}"
+        );
     }
 }

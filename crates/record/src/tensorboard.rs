@@ -105,6 +105,51 @@ impl EventWriter {
         }))
     }
 
+    /// Writes the settings of a run for the hparams tab, which compares runs by them.
+    pub fn hyperparameters(&mut self, settings: &[(&str, HyperParameter)]) -> Result<()> {
+        let mut start = Vec::new();
+        for (name, setting) in settings {
+            let mut value = Vec::new();
+            match setting {
+                HyperParameter::Number(number) => {
+                    put_key(&mut value, PROTO_NUMBER, WIRE_64);
+                    value.extend(number.to_le_bytes());
+                }
+                HyperParameter::Flag(flag) => put_varint(&mut value, PROTO_BOOL, u64::from(*flag)),
+                HyperParameter::Text(text) => put_bytes(&mut value, PROTO_STRING, text.as_bytes()),
+            }
+            let mut entry = Vec::new();
+            put_bytes(&mut entry, MAP_KEY, name.as_bytes());
+            put_bytes(&mut entry, MAP_VALUE, &value);
+            put_bytes(&mut start, SESSION_HPARAMS, &entry);
+        }
+        put_key(&mut start, SESSION_START_TIME, WIRE_64);
+        start.extend(seconds_now().to_le_bytes());
+        let mut content = Vec::new();
+        put_bytes(&mut content, HPARAMS_SESSION_START, &start);
+        let mut plugin = Vec::new();
+        put_bytes(&mut plugin, PLUGIN_NAME, b"hparams");
+        put_bytes(&mut plugin, PLUGIN_CONTENT, &content);
+        let mut metadata = Vec::new();
+        put_bytes(&mut metadata, METADATA_PLUGIN, &plugin);
+        put_varint(&mut metadata, METADATA_DATA_CLASS, DATA_CLASS_TENSOR);
+        // An empty vector of floats: the plugin reads the metadata only.
+        let mut dimension = Vec::new();
+        put_varint(&mut dimension, DIMENSION_SIZE, 0);
+        let mut shape = Vec::new();
+        put_bytes(&mut shape, SHAPE_DIMENSION, &dimension);
+        let mut tensor = Vec::new();
+        put_varint(&mut tensor, TENSOR_TYPE, TYPE_FLOAT);
+        put_bytes(&mut tensor, TENSOR_SHAPE, &shape);
+        let mut value = Vec::new();
+        put_bytes(&mut value, VALUE_TAG, b"_hparams_/session_start_info");
+        put_bytes(&mut value, VALUE_TENSOR, &tensor);
+        put_bytes(&mut value, VALUE_METADATA, &metadata);
+        let mut summary = Vec::new();
+        put_bytes(&mut summary, SUMMARY_VALUE, &value);
+        self.write_event(&event(0, |body| put_bytes(body, EVENT_SUMMARY, &summary)))
+    }
+
     fn write_event(&mut self, event: &[u8]) -> Result<()> {
         let length = (event.len() as u64).to_le_bytes();
         let mut record = Vec::with_capacity(event.len() + 16);
@@ -119,6 +164,30 @@ impl EventWriter {
         }
         self.bytes += record.len() as u64;
         Ok(())
+    }
+}
+
+/// The value of a setting.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HyperParameter {
+    /// A number.
+    Number(f64),
+    /// True or false.
+    Flag(bool),
+    /// Anything else.
+    Text(String),
+}
+
+impl HyperParameter {
+    /// What a text means: JSON, or any other.
+    pub fn of(text: &str) -> Self {
+        let text = text.trim_matches('"');
+        match (text, text.parse::<f64>()) {
+            ("true", _) => Self::Flag(true),
+            ("false", _) => Self::Flag(false),
+            (_, Ok(number)) if number.is_finite() => Self::Number(number),
+            _ => Self::Text(text.to_owned()),
+        }
     }
 }
 
@@ -198,12 +267,24 @@ const METADATA_PLUGIN: u32 = 1;
 const METADATA_DATA_CLASS: u32 = 4;
 const DATA_CLASS_TENSOR: u64 = 2;
 const PLUGIN_NAME: u32 = 1;
+const PLUGIN_CONTENT: u32 = 2;
 const TENSOR_TYPE: u32 = 1;
 const TENSOR_SHAPE: u32 = 2;
 const TENSOR_STRING: u32 = 8;
 const TYPE_STRING: u64 = 7;
+const TYPE_FLOAT: u64 = 1;
 const SHAPE_DIMENSION: u32 = 2;
 const DIMENSION_SIZE: u32 = 1;
+
+// From tensorboard/plugins/hparams/plugin_data.proto and google/protobuf/struct.proto.
+const HPARAMS_SESSION_START: u32 = 3;
+const SESSION_HPARAMS: u32 = 1;
+const SESSION_START_TIME: u32 = 5;
+const MAP_KEY: u32 = 1;
+const MAP_VALUE: u32 = 2;
+const PROTO_NUMBER: u32 = 2;
+const PROTO_STRING: u32 = 3;
+const PROTO_BOOL: u32 = 4;
 
 // How the value of a protobuf field is laid out.
 const WIRE_VARINT: u32 = 0;
@@ -228,15 +309,18 @@ fn new_path(folder: &Path) -> Result<PathBuf> {
 }
 
 fn event(step: u64, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0.0, |since| since.as_secs_f64());
+    let now = seconds_now();
     let mut body = Vec::new();
     put_key(&mut body, EVENT_WALL_TIME, WIRE_64);
     body.extend(now.to_le_bytes());
     put_varint(&mut body, EVENT_STEP, step);
     fill(&mut body);
     body
+}
+
+fn seconds_now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
 }
 
 /// The checksum of the TFRecord format: rotated and shifted, so that a checksum of data that

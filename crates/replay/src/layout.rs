@@ -32,6 +32,10 @@ pub const STATE: &str = "state";
 /// into the rows.
 pub const PRIORITY: &str = "priority";
 
+/// The record of a policy, one `u8` per step, that is 1 for the steps that draws of marked steps are
+/// from.
+pub const MARK: &str = "mark";
+
 impl Layout {
     /// The layout for rollouts like this one, from `streams` environments in all.
     ///

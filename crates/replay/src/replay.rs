@@ -412,7 +412,7 @@ impl Replay {
         self.entries.fetch_add(more, Ordering::Relaxed);
     }
 
-    fn expect_transitions(&self) -> Result<(), ReplayError> {
+    pub(crate) fn expect_transitions(&self) -> Result<(), ReplayError> {
         match self.config().sequence {
             None => Ok(()),
             Some(_) => Err(ReplayError::Kind {

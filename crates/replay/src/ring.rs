@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
-use starling_tree::Spec;
+use starling_tree::{DType, Spec};
 
 use crate::column::Column;
 use crate::input::{At, Input};
 use crate::priority::mixed_priority;
-use crate::{Layout, ReplayConfig, SequenceConfig, SumTree};
+use crate::{Layout, MARK, ReplayConfig, SequenceConfig, SumTree};
 
 /// The task ended with this step.
 pub(crate) const TERMINATED: u8 = 1;
@@ -39,6 +39,8 @@ pub(crate) struct Plan {
     pub(crate) frames: Vec<Frames>,
     /// Bytes that the compressed observations of one ring may take.
     packed_limit: usize,
+    /// Which of the records marks steps.
+    mark: Option<usize>,
 }
 
 /// How a leaf of observations is stored.
@@ -78,6 +80,7 @@ impl Plan {
             powers: powers.collect(),
             frames: leaves.map(|(_, leaf)| frames(leaf)).collect(),
             packed_limit,
+            mark: marks(&layout),
             config,
             layout,
         }
@@ -217,6 +220,26 @@ impl Ring {
     /// Whether the row at a place can be drawn.
     pub(crate) fn is_entry(&self, place: usize) -> bool {
         self.flags[place] & ENTRY != 0
+    }
+
+    /// Collects the places of up to `most` of the newest marked entries.
+    pub(crate) fn newest_marked(&self, plan: &Plan, most: usize, places: &mut Vec<usize>) {
+        let Some(column) = plan.mark.map(|leaf| &self.records[leaf]) else {
+            return;
+        };
+        let mut mark = [0];
+        for row in (self.cursor.oldest..self.cursor.complete).rev() {
+            if places.len() == most {
+                break;
+            }
+            let place = plan.place(row);
+            if self.is_entry(place) {
+                column.read_back(place, &mut mark);
+                if mark[0] == 1 {
+                    places.push(place);
+                }
+            }
+        }
     }
 
     /// The n-step return from a place, and where it bootstraps.
@@ -529,6 +552,14 @@ impl Ring {
             Some(config) => Some(mixed_priority(given, config.priority_eta)),
         }
     }
+}
+
+fn marks(layout: &Layout) -> Option<usize> {
+    let records = layout.records.leaves();
+    let byte = Spec::scalar(DType::U8);
+    records
+        .iter()
+        .position(|(path, spec)| path == MARK && **spec == byte)
 }
 
 fn sequence(plan: &Plan) -> Option<&SequenceConfig> {

@@ -2,13 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
+
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 use starling_envs::{Rollout, Space};
 use starling_replay::{
-    Draws, GroupedDraws, Layout, PriorityConfig, Replay, ReplayConfig, ReplayError, TransitionBatch,
+    Draws, GroupDraw, GroupedDraws, Layout, MARK, PriorityConfig, Replay, ReplayConfig,
+    ReplayError, TransitionBatch,
 };
-use starling_tree::Tree;
+use starling_tree::{DType, Spec, Tree};
 
 /// Steps of one environment that never ends an episode, or cuts one off every `episode` steps.
 fn rollout(steps: usize, episode: Option<usize>) -> Rollout {
@@ -331,7 +334,7 @@ fn groups_are_chosen_alike_and_drawn_from_twice() {
     let draws = GroupedDraws {
         groups: vec![0..1, 1..3, 3..6],
         chosen: 3,
-        rows: vec![4, 2],
+        draws: vec![GroupDraw::all(4), GroupDraw::all(2)],
     };
     assert_eq!(draws.batch_size(), 18);
     let group_of = |stream: &usize| draws.groups.iter().position(|group| group.contains(stream));
@@ -371,7 +374,7 @@ fn empty_groups_are_left_out() {
     let draws = GroupedDraws {
         groups: vec![0..1, 1..2],
         chosen: 2,
-        rows: vec![3],
+        draws: vec![GroupDraw::all(3)],
     };
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
     let mut batch = TransitionBatch::new(replay.layout(), 6);
@@ -385,4 +388,51 @@ fn empty_groups_are_left_out() {
             .unwrap();
         assert!(batch.ids.iter().all(|id| known.contains(id)));
     }
+}
+
+/// Steps 0 to 19 of two streams, of which every third of the first is marked: 0, 3, … 18. A draw of
+/// the newest four is of 9, 12, 15 and 18. Without marks a draw is of everything. Every stream is a
+/// group.
+#[test]
+fn marked_steps_are_drawn_by_themselves() {
+    let records = Tree::node([(MARK, Tree::Leaf(Spec::scalar(DType::U8)))]);
+    let (none, number) = (Tree::empty(), Space::unbounded(&[]));
+    let action = Space::Discrete { n: 2 };
+    let mut rollout = Rollout::new(20, 2, &number, &action, None, &records, &none);
+    for t in (0..20).step_by(3) {
+        let Some(Tree::Leaf(marks)) = rollout.policy.get_mut(MARK) else {
+            panic!("it was asked for");
+        };
+        marks.at_mut(&[t, 0]).write(&[1u8]);
+    }
+    let replay = Replay::new(ReplayConfig::default(), Layout::of_rollout(&rollout, 2)).unwrap();
+    replay.insert(&rollout, 0, None).unwrap();
+    let draws = GroupedDraws {
+        groups: Vec::new(),
+        chosen: 4,
+        draws: vec![GroupDraw::all(2), GroupDraw::marked(8, 4)],
+    };
+    let rows = replay.config().rows_per_stream(2);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(8);
+    let mut batch = TransitionBatch::new(replay.layout(), draws.batch_size());
+    let (mut marked, mut others) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..100 {
+        replay
+            .sample_groups_into(&mut batch, &draws, 0.0, &mut rng)
+            .unwrap();
+        for chosen in 0..4 {
+            let stream = batch.ids[2 * chosen].slot / rows;
+            for id in &batch.ids[8 + 8 * chosen..16 + 8 * chosen] {
+                assert_eq!(id.slot / rows, stream);
+                let set = if stream == 0 {
+                    &mut marked
+                } else {
+                    &mut others
+                };
+                set.insert(id.slot % rows);
+            }
+        }
+    }
+    assert_eq!(marked, BTreeSet::from([9, 12, 15, 18]));
+    assert!(others.len() > 15, "{others:?}");
 }

@@ -1,16 +1,32 @@
 //! Helpers for the tests of several crates. Only a dev-dependency.
 //!
 //! A test that needs something the machine may not have (ROMs, MuJoCo, Python packages, a C compiler,
-//! git, root, a GPU) calls [`skip`] and returns when it is missing.
+//! git, a Redis server, mpirun, sshd, Slurm, root, a GPU) calls [`skip`] and returns when it is missing.
+
+mod process;
+mod redis;
+mod relay;
+mod run;
+mod slurm;
+mod ssh;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
+pub use process::{Process, processes_in, signal, wait_for};
+pub use redis::RedisServer;
+pub use relay::Relay;
+pub use run::{all_logged, logged, only_run, text};
+pub use slurm::SlurmCluster;
+pub use ssh::SshServer;
+
 /// Records that `test` cannot run because `what` is missing. The test returns after the call.
 ///
 /// `STARLING_REQUIRE` is a comma-separated list of things that must be there: `roms`, `mujoco`,
-/// `tensorboard`, `cc`, `git`, `root`, `cuda`. If `what` is one of them, the test fails instead.
+/// `tensorboard`, `gymnasium`, `onnxruntime`, `wandb`, `chromium`, `cc`, `git`, `redis`, `sshd`, `slurm`,
+/// `kubernetes-validate`, `root`, `cuda`, `wheels-envs`, `wheels-train`. If `what` is one of them, the test fails
+/// instead.
 /// `STARLING_SKIPS` names a file to which a line `TEST: WHY` is appended, because the test harness
 /// hides what a passing test prints.
 ///

@@ -14,7 +14,7 @@ use starling::algos::{
 };
 use starling::envs::{Rollout, Space, stream};
 use starling::nets::{
-    Descent, Device, Init, Kind, Layout, Linear, OptimizerConfig, Params, Reducer, ShapeMismatch,
+    Descent, Device, Init, Kind, Layout, Linear, OptimizerConfig, Params, ShapeMismatch, SharedReducer,
     Snapshot, Tensor, argmax, array_of, no_grad, sample_categorical, tensor_of, tensor_of_view,
 };
 use starling::tree::{Spec, Tree};
@@ -225,7 +225,7 @@ impl Learner for Climber {
         self.descent.params().snapshot()
     }
 
-    fn join(&mut self, reducer: Box<dyn Reducer>) {
+    fn join(&mut self, reducer: SharedReducer) {
         self.descent.join(reducer);
     }
 

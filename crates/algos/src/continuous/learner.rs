@@ -5,25 +5,21 @@ use std::time::Instant;
 
 use starling_envs::{Rng, stream};
 use starling_nets::{
-    ActionBounds, Descent, Device, Kind, Params, Recorded, Reducer, Snapshot, Staging, Tensor,
-    UnitScale, array_of, fill_normal, no_grad, own_stream,
+    ActionBounds, Arriving, Descent, Device, Params, Recorded, SharedReducer, Snapshot, Staging,
+    Tensor, UnitScale, fill_normal, own_stream,
 };
 use starling_replay::TransitionBatch;
-use starling_tree::{Array, DType, Spec, Tree};
+use starling_tree::{Array, DType, Spec};
 
 use super::temperature::{Temperature, TemperatureConfig};
-use super::{ContinuousConfig, Critics, Method, Nets};
+use super::update::{Columns, NUMBERS, Outcome, Steps, Update, in_order};
+use super::{ContinuousConfig, Critics, Method};
+use crate::staged::{IN_FLIGHT, StagedTransitions, in_flight, report, staged};
 use crate::trained::{
     load_count, load_descent, load_params, load_rng, save_count, save_descent, save_params,
-    save_rng, shared_reducer,
+    save_rng,
 };
 use crate::{Batch, LearnError, Learner, Progress, Report, Saved, Started};
-
-/// What an update of the critics reports, in order; the norm of the gradient comes last.
-const OF_CRITICS: [&str; 4] = ["loss", "td_error", "q_value", "grad_norm"];
-
-/// What an update of the actor reports, in order. The last two are only of actors that draw.
-const OF_ACTOR: [&str; 4] = ["actor_loss", "actor_grad_norm", "entropy", "alpha"];
 
 /// Actor, critics, their targets, and what moves them.
 pub(super) struct ContinuousLearner<M> {
@@ -38,81 +34,68 @@ pub(super) struct ContinuousLearner<M> {
     rng: Rng,
     updates: u64,
     device: Device,
-    /// The first halves of the gradient steps, once there was a batch.
-    steps: Option<Steps>,
+    /// Once there was a batch.
+    prepared: Option<Prepared>,
 }
 
 /// Networks that follow those that learn.
 pub(super) struct Targets {
-    pub(super) critics: Params,
-    /// Only of methods with a target network of the actor.
+    pub(super) critics: Option<Params>,
     pub(super) actor: Option<Params>,
 }
 
-struct Steps {
-    critics: Recorded<Inputs, OfCritics>,
-    actor: Recorded<ActorInputs, Tensor>,
-    /// Room for random numbers on the host.
-    normal: Vec<f32>,
+impl Targets {
+    /// Those that there are, by the name of what they follow.
+    fn named(&self) -> impl Iterator<Item = (&'static str, &Params)> {
+        let named = [
+            ("critic.target", &self.critics),
+            ("actor.target", &self.actor),
+        ];
+        named
+            .into_iter()
+            .filter_map(|(name, target)| Some((name, target.as_ref()?)))
+    }
 }
 
-/// What an update reads, always in the same memory, so that it can be recorded.
+/// Memory for batches, and what is computed there.
+struct Prepared {
+    inputs: Inputs,
+    /// Room for random numbers on the host.
+    normal: Vec<f32>,
+    /// Whole updates, each recorded when it first occurs.
+    whole: Vec<(Steps, Recorded<Columns, Outcome>)>,
+    /// The first halves of the gradient steps, for learners in a group.
+    halves: Option<Halves>,
+}
+
+struct Halves {
+    critics: Recorded<Columns, (Vec<Tensor>, Tensor)>,
+    actor: Recorded<Columns, Vec<Tensor>>,
+}
+
+/// Where batches are written.
 struct Inputs {
-    obs: Tree<Staging>,
-    next_obs: Tree<Staging>,
-    actions: Staging,
-    returns: Staging,
-    discounts: Staging,
+    transitions: StagedTransitions,
     weights: Staging,
     /// Standard normal numbers, `[2, N, A]`: for what follows, and for the actor's step.
     noise: Staging,
 }
 
-/// Those of the same tensors that the actor's step reads.
-struct ActorInputs {
-    obs: Tree<Tensor>,
-    noise: Tensor,
-}
-
-/// What an update of the critics leaves behind.
-struct OfCritics {
-    /// Those of [`OF_CRITICS`] but the last.
-    numbers: Tensor,
-    /// `[N]`.
-    priorities: Tensor,
-}
-
 impl Inputs {
     /// Memory for batches like this one.
     fn new(batch: &TransitionBatch, device: Device) -> Self {
-        let column = |array: &Array| {
-            let (rows, item) = (array.shape()[0], &array.shape()[1..]);
-            Staging::new(rows, &Spec::new(array.dtype(), item), device)
-        };
         let numbers = batch.actions.shape()[1..].iter().product();
         let noise = Spec::new(DType::F32, &[batch.size(), numbers]);
         Self {
-            obs: batch.obs.map(column),
-            next_obs: batch.next_obs.map(column),
-            actions: column(&batch.actions),
-            returns: column(&batch.returns),
-            discounts: column(&batch.discounts),
-            weights: column(&batch.weights),
-            noise: Staging::new(2, &noise, device),
+            transitions: StagedTransitions::new(batch, device),
+            weights: staged(&batch.weights, device),
+            noise: Staging::ahead(2, &noise, device, IN_FLIGHT),
         }
     }
 
     /// Takes over a batch of the same shape.
     fn load(&self, batch: &TransitionBatch) {
-        for (columns, arrays) in [(&self.obs, &batch.obs), (&self.next_obs, &batch.next_obs)] {
-            let arrays = arrays.leaves().into_iter();
-            for ((_, column), (_, array)) in columns.leaves().into_iter().zip(arrays) {
-                column.load(array);
-            }
-        }
-        self.actions.load(&batch.actions);
-        self.returns.load(&batch.returns);
-        self.discounts.load(&batch.discounts);
+        self.transitions.load(batch);
         self.weights.load(&batch.weights);
     }
 
@@ -120,16 +103,14 @@ impl Inputs {
         self.weights.tensor().size()[0]
     }
 
-    fn of_actor(&self) -> ActorInputs {
-        ActorInputs {
-            obs: tensors(&self.obs),
-            noise: self.noise.tensor().get(1),
+    /// The same memory on the device.
+    fn columns(&self) -> Columns {
+        Columns {
+            transitions: self.transitions.columns(),
+            weights: self.weights.tensor().shallow_clone(),
+            noise: self.noise.tensor().shallow_clone(),
         }
     }
-}
-
-fn tensors(columns: &Tree<Staging>) -> Tree<Tensor> {
-    columns.map(|column| column.tensor().shallow_clone())
 }
 
 impl<M: Method> ContinuousLearner<M> {
@@ -157,7 +138,7 @@ impl<M: Method> ContinuousLearner<M> {
         let temperature = method.temperature().unwrap_or(without);
         Self {
             targets: Targets {
-                critics: copy(&networks.layout, &critics),
+                critics: M::TARGET_CRITICS.then(|| copy(&networks.layout, &critics)),
                 actor: M::TARGET_ACTOR.then(|| copy(method.actor(), &actor)),
             },
             temperature: Temperature::new(&temperature, optimizer, device),
@@ -170,150 +151,145 @@ impl<M: Method> ContinuousLearner<M> {
             rng,
             updates: 0,
             device,
-            steps: None,
+            prepared: None,
         }
     }
 
     /// Brings a batch and the random numbers of its update to the device.
-    fn load(&mut self, batch: &TransitionBatch) -> &mut Steps {
+    fn load(&mut self, batch: &TransitionBatch) -> &Inputs {
         own_stream(self.device);
         let size = batch.size() as i64;
-        let fits = |old: &Steps| old.critics.inputs().rows() == size;
-        let steps = self.steps.take().filter(fits);
-        let mut steps = steps.unwrap_or_else(|| self.record(Inputs::new(batch, self.device)));
-        let inputs = steps.critics.inputs();
-        inputs.load(batch);
-        let each = steps.normal.len();
+        let prepared = self.prepared.take();
+        let prepared = prepared.filter(|old| old.inputs.rows() == size);
+        let mut prepared = prepared.unwrap_or_else(|| {
+            let inputs = Inputs::new(batch, self.device);
+            Prepared {
+                normal: vec![0.0; inputs.noise.tensor().numel() / 2],
+                inputs,
+                whole: Vec::new(),
+                halves: None,
+            }
+        });
+        prepared.inputs.load(batch);
+        let each = prepared.normal.len();
         let mut drawn = false;
         for (row, needed) in [M::NOISE.following, M::NOISE.actor].into_iter().enumerate() {
             if needed {
-                fill_normal(&mut self.rng, &mut steps.normal);
-                let normal = Array::from_slice(&steps.normal, &[each]);
-                inputs.noise.write(row, normal.bytes());
+                fill_normal(&mut self.rng, &mut prepared.normal);
+                let normal = Array::from_slice(&prepared.normal, &[each]);
+                prepared.inputs.noise.write(row, normal.bytes());
                 drawn = true;
             }
         }
         if drawn {
-            inputs.noise.upload();
+            prepared.inputs.noise.upload();
         }
-        self.steps.insert(steps)
+        &self.prepared.insert(prepared).inputs
     }
 
-    /// The first halves of the gradient steps.
-    fn record(&self, inputs: Inputs) -> Steps {
-        let each = inputs.noise.tensor().get(0).numel();
-        Steps {
-            actor: self.record_actor(inputs.of_actor()),
-            critics: self.record_critics(inputs),
-            normal: vec![0.0; each],
-        }
-    }
-
-    fn shared(&self) -> Shared {
-        let next_actor = self.targets.actor.as_ref();
-        let next_actor = next_actor.unwrap_or(self.actor.params());
-        Shared {
-            networks: self.networks.clone(),
-            critics: self.critics.params().frozen(),
-            target_critics: self.targets.critics.share(),
+    /// What an update reads and changes, to be owned by a recording.
+    fn computation(&self) -> Update<M> {
+        let target_actor = self.targets.actor.as_ref();
+        let next_actor = target_actor.unwrap_or(self.actor.params());
+        Update {
+            method: Arc::clone(&self.method),
+            q: self.networks.q.clone(),
+            unit: self.unit.share(),
+            critics: self.critics.mover(),
+            actor: self.actor.mover(),
+            frozen_critics: self.critics.params().frozen(),
+            target_critics: self.targets.critics.as_ref().map(Params::share),
             next_actor: next_actor.frozen(),
-            log_alpha: self.temperature.log_alpha().shallow_clone(),
+            target_actor: target_actor.map(Params::share),
+            temperature: self.temperature.recorded(),
+            tau: self.config.target.target_tau,
         }
     }
 
-    fn record_critics(&self, inputs: Inputs) -> Recorded<Inputs, OfCritics> {
-        let (method, shared) = (Arc::clone(&self.method), self.shared());
-        let (q, unit) = (self.networks.q.clone(), self.unit.share());
-        self.critics.of(inputs, move |inputs: &Inputs, critics| {
-            let targets = no_grad(|| {
-                let (next, noise) = (tensors(&inputs.next_obs), inputs.noise.tensor().get(0));
-                let following = shared.with(|nets| method.following(nets, &next, &noise));
-                inputs.returns.tensor() + inputs.discounts.tensor() * following
-            });
-            let actions = unit.apply(inputs.actions.tensor());
-            let values = q.forward(critics, &tensors(&inputs.obs), &actions);
-            let (loss, errors) = critic_loss(&values, &targets, inputs.weights.tensor());
-            let priorities = errors.mean_dim([0].as_slice(), false, Kind::Float);
-            let (surprise, value) = (priorities.mean(Kind::Float), values.mean(Kind::Float));
-            let outcome = OfCritics {
-                numbers: Tensor::stack(&[&loss, &surprise, &value], 0).detach(),
-                priorities,
-            };
-            (loss, outcome)
-        })
-    }
-
-    /// Its output are the numbers of [`OF_ACTOR`] but the norm.
-    fn record_actor(&self, inputs: ActorInputs) -> Recorded<ActorInputs, Tensor> {
-        let (method, shared) = (Arc::clone(&self.method), self.shared());
-        let place = self.temperature.log_prob().map(Tensor::shallow_clone);
-        self.actor.of(inputs, move |inputs: &ActorInputs, actor| {
-            shared.with(|nets| {
-                let found = method.actor_loss(nets, actor, &inputs.obs, &inputs.noise);
-                let mut numbers = vec![found.loss.detach()];
-                if let Some(log_prob) = found.log_prob {
-                    let log_prob = log_prob.detach();
-                    if let Some(place) = &place {
-                        place.shallow_clone().copy_(&log_prob);
-                    }
-                    numbers.extend([-log_prob, nets.alpha.shallow_clone()]);
-                }
-                (found.loss, Tensor::stack(&numbers, 0))
-            })
-        })
-    }
-
-    /// One update on what was loaded. Returns the numbers of [`OF_CRITICS`] and, if the actor took a
-    /// step, of [`OF_ACTOR`]; and priorities, if the replay wants them.
+    /// One update on what was loaded. Returns what [`NUMBERS`] names, and priorities, if the replay
+    /// wants them.
     fn learn(&mut self, progress: Progress) -> Result<(Tensor, Option<Tensor>), LearnError> {
-        let learning_rate = self.config.learning_rate.at(progress.fraction());
-        self.critics.optimizer().set_learning_rate(learning_rate);
-        let Some(steps) = &mut self.steps else {
-            return Err(LearnError::Mismatch);
+        let fraction = progress.fraction();
+        let rate = self.config.learning_rate.at(fraction);
+        self.critics.optimizer().set_learning_rate(rate);
+        let rate = self.config.actor_learning_rate.at(fraction);
+        self.actor.optimizer().set_learning_rate(rate);
+        self.temperature.set_learning_rate(progress);
+        let update = self.updates + 1;
+        let every = self.config.target.target_every_updates;
+        let steps = Steps {
+            actor: update.is_multiple_of(self.config.actor_every_updates),
+            targets: update.is_multiple_of(every),
         };
-        let OfCritics {
+        let mut prepared = self.prepared.take().ok_or(LearnError::Mismatch)?;
+        let learned = match self.critics.in_group() {
+            true => self.learn_in_group(&mut prepared, steps),
+            false => Ok(self.learn_alone(&mut prepared, steps)),
+        };
+        self.prepared = Some(prepared);
+        let (numbers, priorities) = learned?;
+        self.updates = update;
+        let prioritized = self.config.replay.priority.is_some();
+        Ok((numbers, prioritized.then_some(priorities)))
+    }
+
+    fn learn_alone(&self, prepared: &mut Prepared, steps: Steps) -> (Tensor, Tensor) {
+        let Prepared { whole, inputs, .. } = prepared;
+        let known = whole.iter().position(|(kind, _)| *kind == steps);
+        let index = known.unwrap_or_else(|| {
+            let update = self.computation();
+            let compute = move |columns: &Columns| update.whole(columns, steps);
+            let recorded = Recorded::new(self.device, inputs.columns(), compute);
+            whole.push((steps, recorded));
+            whole.len() - 1
+        });
+        let outcome = whole[index].1.run();
+        let Outcome {
             numbers,
             priorities,
-        } = steps.critics.run();
-        let prioritized = self.config.replay.priority.as_ref();
-        let priorities = prioritized.map(|_| priorities.shallow_clone());
-        let norm = self.critics.step()?.reshape([1]);
-        let mut numbers = Tensor::cat(&[numbers, &norm], 0);
-
-        self.updates += 1;
-        if self.updates.is_multiple_of(self.config.actor_every_updates) {
-            let of_actor = self.step_actor(progress)?;
-            numbers = Tensor::cat(&[numbers, of_actor], 0);
-        }
-        let every = self.config.target.target_every_updates;
-        if self.updates.is_multiple_of(every) {
-            self.follow();
-        }
-        Ok((numbers, priorities))
+        } = outcome;
+        (numbers.shallow_clone(), priorities.shallow_clone())
     }
 
-    /// A step of the actor and of the temperature. Returns what [`OF_ACTOR`] names.
-    fn step_actor(&mut self, progress: Progress) -> Result<Tensor, LearnError> {
-        let rate = self.config.actor_learning_rate.at(progress.fraction());
-        self.actor.optimizer().set_learning_rate(rate);
-        let Some(steps) = &mut self.steps else {
-            return Err(LearnError::Mismatch);
+    /// The same with all gradients averaged over a group of learners.
+    fn learn_in_group(
+        &mut self,
+        prepared: &mut Prepared,
+        steps: Steps,
+    ) -> Result<(Tensor, Tensor), LearnError> {
+        let Prepared { halves, inputs, .. } = prepared;
+        let halves = halves.get_or_insert_with(|| {
+            let (critics, actor) = (self.computation(), self.computation());
+            let place = self.temperature.log_prob().map(Tensor::shallow_clone);
+            let of_critics = move |columns: &Columns| critics.differentiate_critics(columns);
+            let of_actor = move |columns: &Columns| {
+                let (numbers, log_prob) = actor.differentiate_actor(columns);
+                if let (Some(place), Some(log_prob)) = (&place, log_prob) {
+                    place.shallow_clone().copy_(&log_prob);
+                }
+                numbers
+            };
+            Halves {
+                critics: Recorded::new(self.device, inputs.columns(), of_critics),
+                actor: Recorded::new(self.device, inputs.columns(), of_actor),
+            }
+        });
+        let share = |tensors: &[Tensor]| -> Vec<Tensor> {
+            tensors.iter().map(Tensor::shallow_clone).collect()
         };
-        let numbers = steps.actor.run();
-        let norm = self.actor.step()?.reshape([1]);
-        let first = numbers.narrow(0, 0, 1);
-        let rest = numbers.narrow(0, 1, numbers.size()[0] - 1);
-        let numbers = Tensor::cat(&[first, norm, rest], 0);
-        self.temperature.step(progress)?;
-        Ok(numbers)
-    }
-
-    fn follow(&mut self) {
-        let tau = self.config.target.target_tau;
-        self.targets.critics.blend(self.critics.params(), tau);
-        if let Some(actor) = &self.targets.actor {
-            actor.blend(self.actor.params(), tau);
+        let (numbers, priorities) = halves.critics.run();
+        let (mut numbers, priorities) = (share(numbers), priorities.shallow_clone());
+        numbers.push(self.critics.step()?.shallow_clone());
+        if steps.actor {
+            let of_actor = share(halves.actor.run());
+            let norm = self.actor.step()?.shallow_clone();
+            numbers.extend(in_order(of_actor, norm));
+            self.temperature.step()?;
         }
+        if steps.targets {
+            self.computation().follow();
+        }
+        Ok((Tensor::stack(&numbers, 0), priorities))
     }
 }
 
@@ -326,56 +302,16 @@ impl<M: Method> ContinuousLearner<M> {
         noise: &Tensor,
         progress: Progress,
     ) -> Result<Report, LearnError> {
-        let place = self.load(batch).critics.inputs().noise.tensor();
+        let place = self.load(batch).noise.tensor();
         place.shallow_clone().copy_(&noise.reshape_as(place));
         let (numbers, priorities) = self.learn(progress)?;
-        report(&numbers, priorities.as_ref(), progress.fraction())
+        report(&NUMBERS, arriving(&numbers, priorities.as_ref()), 0.0)
     }
 }
 
-/// Networks without gradients that both steps read.
-struct Shared {
-    networks: Critics,
-    critics: Params,
-    target_critics: Params,
-    next_actor: Params,
-    log_alpha: Tensor,
-}
-
-impl Shared {
-    fn with<T>(&self, compute: impl FnOnce(&Nets<'_>) -> T) -> T {
-        compute(&Nets {
-            q: &self.networks.q,
-            critics: &self.critics,
-            target_critics: &self.target_critics,
-            next_actor: &self.next_actor,
-            alpha: &self.log_alpha.exp().squeeze(),
-        })
-    }
-}
-
-/// The sum over critics of the mean of half squared errors of values `[C, N]`, weighted by
-/// `weights` `[N]`; and absolute errors `[C, N]`.
-pub(super) fn critic_loss(values: &Tensor, targets: &Tensor, weights: &Tensor) -> (Tensor, Tensor) {
-    let errors = values - targets;
-    let losses = errors.square() * 0.5 * weights;
-    let critics = values.size()[0] as f64;
-    (losses.mean(Kind::Float) * critics, errors.detach().abs())
-}
-
-/// What came of an update, by the numbers of [`OF_CRITICS`] and perhaps [`OF_ACTOR`].
-fn report(
-    numbers: &Tensor,
-    priorities: Option<&Tensor>,
-    learning_rate: f64,
-) -> Result<Report, LearnError> {
-    let numbers = array_of(numbers);
-    let numbers = numbers.as_slice::<f32>().iter().map(|&x| f64::from(x));
-    let names = OF_CRITICS.into_iter().chain(OF_ACTOR);
-    let mut metrics: Vec<_> = names.zip(numbers).collect();
-    metrics.push(("learning_rate", learning_rate));
-    let priorities = priorities.map(|all| array_of(all).as_slice::<f32>().to_vec());
-    Report::checked(metrics, priorities)
+fn arriving(numbers: &Tensor, priorities: Option<&Tensor>) -> Arriving {
+    let all: Vec<&Tensor> = std::iter::once(numbers).chain(priorities).collect();
+    Arriving::of(&all)
 }
 
 impl<M: Method> Learner for ContinuousLearner<M> {
@@ -393,22 +329,26 @@ impl<M: Method> Learner for ContinuousLearner<M> {
         let assemble_s = began.elapsed().as_secs_f64();
         let (numbers, priorities) = self.learn(progress)?;
         let learning_rate = self.config.learning_rate.at(progress.fraction());
+        let arriving = arriving(&numbers, priorities.as_ref());
         Ok(Started::new(move || {
-            let mut report = report(&numbers, priorities.as_ref(), learning_rate)?;
+            let mut report = report(&NUMBERS, arriving, learning_rate)?;
             report.assemble_s = assemble_s;
             Ok(report)
         }))
+    }
+
+    fn in_flight(&self) -> usize {
+        in_flight(self.device)
     }
 
     fn weights(&self) -> Snapshot {
         self.actor.params().snapshot()
     }
 
-    fn join(&mut self, reducer: Box<dyn Reducer>) {
-        let reducer = shared_reducer(reducer);
-        self.critics.join(reducer());
-        self.actor.join(reducer());
-        self.temperature.join(reducer());
+    fn join(&mut self, reducer: SharedReducer) {
+        self.critics.join(Arc::clone(&reducer));
+        self.actor.join(Arc::clone(&reducer));
+        self.temperature.join(reducer);
     }
 
     fn save(&self) -> Saved {
@@ -416,9 +356,8 @@ impl<M: Method> Learner for ContinuousLearner<M> {
         save_descent(&mut saved, "actor.", &self.actor);
         save_descent(&mut saved, "critic.", &self.critics);
         self.temperature.save(&mut saved);
-        save_params(&mut saved, "critic.target", &self.targets.critics);
-        if let Some(actor) = &self.targets.actor {
-            save_params(&mut saved, "actor.target", actor);
+        for (name, target) in self.targets.named() {
+            save_params(&mut saved, name, target);
         }
         save_rng(&mut saved, &self.rng);
         save_count(&mut saved, "updates", self.updates);
@@ -429,9 +368,8 @@ impl<M: Method> Learner for ContinuousLearner<M> {
         load_descent(saved, "actor.", &self.actor)?;
         load_descent(saved, "critic.", &self.critics)?;
         self.temperature.load(saved)?;
-        load_params(saved, "critic.target", &self.targets.critics)?;
-        if let Some(actor) = &self.targets.actor {
-            load_params(saved, "actor.target", actor)?;
+        for (name, target) in self.targets.named() {
+            load_params(saved, name, target)?;
         }
         self.rng = load_rng(saved)?;
         self.updates = load_count(saved, "updates")?;

@@ -8,6 +8,7 @@
 //! Networks use actions between −1 and 1. The environment and the replay use actions mapped to the
 //! environment's bounds: what is stored is what was executed.
 
+pub mod crossq;
 pub mod ddpg;
 pub mod sac;
 pub mod td3;
@@ -17,19 +18,22 @@ mod policy;
 mod temperature;
 #[cfg(test)]
 mod tests;
+mod update;
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use starling_envs::Rng;
+use starling_envs::{Rng, Space};
+use starling_nets::export::{Graph, NotExported, Value};
 use starling_nets::{
     ActionBounds, ControlNetConfig, Device, Layout, OptimizerConfig, Params, QofAction, Schedule,
-    ShapeMismatch, TanhActor, Tensor, fill_normal,
+    ShapeMismatch, Snapshot, TanhActor, Tensor, array_of, fill_normal, no_grad,
 };
 use starling_tree::Tree;
 
 use crate::config::ConfigError;
+use crate::export::{self, Exported, Inputs};
 use crate::off_policy::{ReplaySettings, TargetSettings};
 use crate::{Algorithm, Experience, Learner, Policy, Spaces};
 use temperature::TemperatureConfig;
@@ -104,6 +108,9 @@ pub(crate) trait Method: Send + Sync + 'static {
     /// Critics that are trained together.
     const CRITICS: usize;
 
+    /// Whether the critics have target networks.
+    const TARGET_CRITICS: bool = true;
+
     /// Whether the actor has a target network too.
     const TARGET_ACTOR: bool;
 
@@ -126,8 +133,29 @@ pub(crate) trait Method: Send + Sync + 'static {
     /// exploration, or in evaluation (without a generator) the best known one.
     fn choose(&self, proposed: &[f32], rng: Option<&mut Rng>, action: &mut [f32]);
 
+    /// In a graph: actions `[N, A]` between −1 and 1 as in evaluation, and other outputs by name.
+    fn export(
+        &self,
+        graph: &mut Graph,
+        actor: &Params,
+        obs: &Tree<Value>,
+    ) -> Result<(Value, Named), NotExported>;
+
     /// The value `[N]` of the observations that follow.
     fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, noise: &Tensor) -> Tensor;
+
+    /// What the critics that learn say about transitions, and the value of what follows.
+    fn evaluate(
+        &self,
+        nets: &Nets<'_>,
+        critics: &Params,
+        seen: &Transitions<'_>,
+    ) -> TransitionValues {
+        TransitionValues {
+            following: no_grad(|| self.following(nets, seen.next_obs, seen.noise)),
+            values: nets.q.forward(critics, seen.obs, seen.actions),
+        }
+    }
 
     /// The actor's loss. `nets` have no gradients but `actor` has.
     fn actor_loss(
@@ -138,6 +166,9 @@ pub(crate) trait Method: Send + Sync + 'static {
         noise: &Tensor,
     ) -> ActorLoss;
 }
+
+/// Values of a graph by name.
+pub(crate) type Named = Vec<(&'static str, Value)>;
 
 /// For which part of an update a method needs random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,11 +181,30 @@ pub(crate) struct Noise {
 pub(crate) struct Nets<'a> {
     pub(crate) q: &'a QofAction,
     pub(crate) critics: &'a Params,
+    /// The critics themselves, if they have no target networks.
     pub(crate) target_critics: &'a Params,
     /// Chooses the actions that follow: the target network, or the actor itself.
     pub(crate) next_actor: &'a Params,
     /// Weight of the entropy (α), a scalar; 0 without a temperature.
     pub(crate) alpha: &'a Tensor,
+}
+
+/// Transitions of a batch.
+pub(crate) struct Transitions<'a> {
+    pub(crate) obs: &'a Tree<Tensor>,
+    /// `[N, A]`.
+    pub(crate) actions: &'a Tensor,
+    pub(crate) next_obs: &'a Tree<Tensor>,
+    /// Standard normal numbers for the actions that follow, `[N, A]`.
+    pub(crate) noise: &'a Tensor,
+}
+
+/// Values of transitions.
+pub(crate) struct TransitionValues {
+    /// `[C, N]`, with gradients.
+    pub(crate) values: Tensor,
+    /// Value of the observations that follow, `[N]`, without.
+    pub(crate) following: Tensor,
 }
 
 /// What the actor minimises.
@@ -230,6 +280,52 @@ impl<M: Method> Algorithm for Continuous<M> {
         ))
     }
 
+    fn export(&self, spaces: &Spaces, weights: &Snapshot) -> Result<Exported, NotExported> {
+        let params = Params::zeros(self.method.actor(), Device::Cpu);
+        params.load(weights).map_err(|error| NotExported(error.0))?;
+        let mut graph = Graph::default();
+        let (obs, _) = export::inputs(&mut graph, spaces);
+        let (action, others) = self.method.export(&mut graph, &params, &obs)?;
+        let action = self.bounds.export(&mut graph, &action);
+        let shape: Vec<i64> = match &spaces.action {
+            Space::Box { shape, .. } => shape.iter().map(|&n| n as i64).collect(),
+            _ => Vec::new(),
+        };
+        let shape = [&[-1], &shape[..]].concat();
+        let action = graph.reshape(&action, &shape);
+        graph.output("action", &action);
+        let names: Vec<&'static str> = others.iter().map(|(name, _)| *name).collect();
+        for (name, value) in &others {
+            graph.output(name, value);
+        }
+        let (method, bounds) = (Arc::clone(&self.method), self.bounds.clone());
+        let spaces = spaces.clone();
+        let reference = move |inputs: &Inputs<'_>| {
+            let obs = inputs.obs(&spaces.observation);
+            let proposed = no_grad(|| method.propose(&params, &obs));
+            let size = bounds.len();
+            let mut actions = Vec::new();
+            for row in array_of(&proposed)
+                .as_slice::<f32>()
+                .chunks(proposed.size()[1] as usize)
+            {
+                let mut action = vec![0.0; size];
+                method.choose(row, None, &mut action);
+                bounds.scale(&mut action);
+                actions.extend(action);
+            }
+            let actions = Tensor::from_slice(&actions).reshape(shape.as_slice());
+            let mut outputs = vec![("action".to_owned(), actions)];
+            // Those of `propose`, side by side.
+            for (i, name) in names.iter().enumerate() {
+                let part = proposed.narrow(1, (i * size) as i64, size as i64);
+                outputs.push(((*name).to_owned(), part));
+            }
+            outputs
+        };
+        Ok(Exported::policy(graph, reference))
+    }
+
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
         Box::new(self.continuous_learner(seed, device))
     }
@@ -245,6 +341,19 @@ impl<M: Method> Continuous<M> {
             seed,
             device,
         )
+    }
+}
+
+/// Writes an action between −1 and 1 from its mean and the logarithm of its deviation before tanh: drawn,
+/// or the best one.
+pub(crate) fn choose_squashed(proposed: &[f32], rng: Option<&mut Rng>, action: &mut [f32]) {
+    let (mean, log_std) = proposed.split_at(action.len());
+    let mut noise = vec![0.0; action.len()];
+    if let Some(rng) = rng {
+        fill_normal(rng, &mut noise);
+    }
+    for (i, value) in action.iter_mut().enumerate() {
+        *value = (mean[i] + log_std[i].exp() * noise[i]).tanh();
     }
 }
 

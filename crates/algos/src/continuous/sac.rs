@@ -12,13 +12,15 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::Rng;
+use starling_nets::export::{Graph, NotExported, Value};
 use starling_nets::{
-    Kind, Layout, LogStdLimit, Params, Schedule, SquashedActor, Tensor, fill_normal,
+    ControlNetConfig, Kind, Layout, LogStdLimit, Params, Schedule, ShapeMismatch, SquashedActor,
+    SquashedGaussian, Statistics, Tensor,
 };
 use starling_tree::Tree;
 
 use super::temperature::TemperatureConfig;
-use super::{ActorLoss, Continuous, ContinuousConfig, Method, Nets, Noise};
+use super::{ActorLoss, Continuous, ContinuousConfig, Method, Named, Nets, Noise, choose_squashed};
 use crate::config::{ConfigError, require};
 use crate::{Algorithm, Spaces};
 
@@ -81,27 +83,43 @@ pub(super) fn make(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Continuous<Sac>, ConfigError> {
-    let initial = config.initial_alpha;
-    let (low, high) = (config.log_std_min, config.log_std_max);
-    let allowed = "at least algo.log_std_min";
-    require(low <= high, "algo.log_std_max", high, allowed)?;
     let net = shared.net.clone();
+    config.check()?;
     Continuous::new("sac", shared, spaces, |actions| {
-        let mut layout = Layout::default();
-        let (obs, limit) = (&spaces.observation, config.log_std_limit);
-        let actor = SquashedActor::new(&mut layout, &net, obs, actions, limit, (low, high))?;
-        Ok(Sac {
-            actor,
-            layout: Arc::new(layout),
-            temperature: match config.alpha {
-                Some(alpha) => TemperatureConfig::Fixed(alpha),
-                None => TemperatureConfig::Learned {
-                    initial,
-                    target_entropy: config.target_entropy.unwrap_or(-(actions as f64)),
-                    learning_rate: config.alpha_learning_rate,
-                },
+        sac(&net, &config, spaces, actions)
+    })
+}
+
+impl Config {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let (low, high) = (self.log_std_min, self.log_std_max);
+        let allowed = "at least algo.log_std_min";
+        require(low <= high, "algo.log_std_max", high, allowed)
+    }
+}
+
+/// SAC's actor and temperature for actions of some numbers.
+pub(super) fn sac(
+    net: &ControlNetConfig,
+    config: &Config,
+    spaces: &Spaces,
+    actions: usize,
+) -> Result<Sac, ShapeMismatch> {
+    let mut layout = Layout::default();
+    let (obs, limit) = (&spaces.observation, config.log_std_limit);
+    let limits = (config.log_std_min, config.log_std_max);
+    let actor = SquashedActor::new(&mut layout, net, obs, actions, limit, limits)?;
+    Ok(Sac {
+        actor,
+        layout: Arc::new(layout),
+        temperature: match config.alpha {
+            Some(alpha) => TemperatureConfig::Fixed(alpha),
+            None => TemperatureConfig::Learned {
+                initial: config.initial_alpha,
+                target_entropy: config.target_entropy.unwrap_or(-(actions as f64)),
+                learning_rate: config.alpha_learning_rate,
             },
-        })
+        },
     })
 }
 
@@ -109,6 +127,33 @@ pub(super) struct Sac {
     actor: SquashedActor,
     layout: Arc<Layout>,
     temperature: TemperatureConfig,
+}
+
+impl Sac {
+    /// The distributions of actions at observations.
+    pub(super) fn policy(
+        &self,
+        actor: &Params,
+        obs: &Tree<Tensor>,
+        by: Statistics,
+    ) -> SquashedGaussian {
+        self.actor.forward_by(actor, obs, by)
+    }
+
+    /// The actor's loss for given distributions.
+    pub(super) fn loss_of(
+        policy: &SquashedGaussian,
+        nets: &Nets<'_>,
+        obs: &Tree<Tensor>,
+        noise: &Tensor,
+    ) -> ActorLoss {
+        let (actions, log_probs) = policy.sample(noise);
+        let values = nets.q.forward(nets.critics, obs, &actions);
+        ActorLoss {
+            loss: -soft_value(&values, &log_probs, nets.alpha).mean(Kind::Float),
+            log_prob: Some(log_probs.mean(Kind::Float)),
+        }
+    }
 }
 
 impl Method for Sac {
@@ -133,14 +178,18 @@ impl Method for Sac {
     }
 
     fn choose(&self, proposed: &[f32], rng: Option<&mut Rng>, action: &mut [f32]) {
-        let (mean, log_std) = proposed.split_at(action.len());
-        let mut noise = vec![0.0; action.len()];
-        if let Some(rng) = rng {
-            fill_normal(rng, &mut noise);
-        }
-        for (i, value) in action.iter_mut().enumerate() {
-            *value = (mean[i] + log_std[i].exp() * noise[i]).tanh();
-        }
+        choose_squashed(proposed, rng, action);
+    }
+
+    fn export(
+        &self,
+        graph: &mut Graph,
+        actor: &Params,
+        obs: &Tree<Value>,
+    ) -> Result<(Value, Named), NotExported> {
+        let [mean, log_std] = self.actor.export(graph, actor, obs)?;
+        let action = graph.tanh(&mean);
+        Ok((action, vec![("mean", mean), ("log_std", log_std)]))
     }
 
     fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, noise: &Tensor) -> Tensor {
@@ -156,16 +205,12 @@ impl Method for Sac {
         obs: &Tree<Tensor>,
         noise: &Tensor,
     ) -> ActorLoss {
-        let (actions, log_probs) = self.actor.forward(actor, obs).sample(noise);
-        let values = nets.q.forward(nets.critics, obs, &actions);
-        ActorLoss {
-            loss: -soft_value(&values, &log_probs, nets.alpha).mean(Kind::Float),
-            log_prob: Some(log_probs.mean(Kind::Float)),
-        }
+        let policy = self.policy(actor, obs, Statistics::Running);
+        Self::loss_of(&policy, nets, obs, noise)
     }
 }
 
 /// The lowest of values `[C, N]`, and the entropy of actions with log-probabilities `[N]`.
-fn soft_value(values: &Tensor, log_probs: &Tensor, alpha: &Tensor) -> Tensor {
+pub(super) fn soft_value(values: &Tensor, log_probs: &Tensor, alpha: &Tensor) -> Tensor {
     values.amin([0].as_slice(), false) - alpha * log_probs
 }

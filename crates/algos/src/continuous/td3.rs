@@ -10,10 +10,11 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use starling_envs::Rng;
+use starling_nets::export::{Graph, NotExported, Value};
 use starling_nets::{Kind, Layout, Params, Tensor};
 use starling_tree::Tree;
 
-use super::{ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Nets, Noise};
+use super::{ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Named, Nets, Noise};
 use crate::config::ConfigError;
 use crate::off_policy::TargetSettings;
 use crate::{Algorithm, Spaces};
@@ -101,6 +102,16 @@ impl Method for Td3 {
 
     fn choose(&self, proposed: &[f32], rng: Option<&mut Rng>, action: &mut [f32]) {
         self.actor.choose(proposed, rng, action);
+    }
+
+    fn export(
+        &self,
+        graph: &mut Graph,
+        actor: &Params,
+        obs: &Tree<Value>,
+    ) -> Result<(Value, Named), NotExported> {
+        let action = self.actor.net.export(graph, actor, obs)?;
+        Ok((action, Vec::new()))
     }
 
     fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, noise: &Tensor) -> Tensor {

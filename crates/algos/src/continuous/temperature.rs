@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use starling_envs::stream;
 use starling_nets::{
-    Descent, Device, Init, Kind, Layout, OptimizerConfig, Params, Recorded, Reducer, Schedule,
-    Tensor,
+    Descent, Device, Init, Kind, Layout, Mover, OptimizerConfig, ParamId, Params, Recorded,
+    Schedule, SharedReducer, Tensor,
 };
 
 use crate::trained::{load_descent, save_descent};
@@ -32,6 +32,8 @@ pub(super) struct Temperature {
 struct Learned {
     descent: Descent,
     learning_rate: Schedule,
+    id: ParamId,
+    target_entropy: f64,
     /// Its input is the mean log-probability of the actions that the actor draws.
     step: Recorded<Tensor, ()>,
 }
@@ -65,15 +67,24 @@ impl Temperature {
             Learned {
                 descent,
                 learning_rate,
+                id,
+                target_entropy,
                 step,
             }
         });
         Self { log_alpha, learned }
     }
 
-    /// The tensor `[1]` with the logarithm of α, always the same one.
-    pub(super) fn log_alpha(&self) -> &Tensor {
-        &self.log_alpha
+    /// The same temperature, not a copy, for a recorded computation.
+    pub(super) fn recorded(&self) -> TemperatureStep {
+        TemperatureStep {
+            log_alpha: self.log_alpha.shallow_clone(),
+            learned: self.learned.as_ref().map(|learned| LearnedStep {
+                mover: learned.descent.mover(),
+                id: learned.id,
+                target_entropy: learned.target_entropy,
+            }),
+        }
     }
 
     /// Where the mean log-probability of the actor's actions is put before a
@@ -82,18 +93,24 @@ impl Temperature {
         self.learned.as_ref().map(|learned| learned.step.inputs())
     }
 
-    /// One gradient step, if it is learned.
-    pub(super) fn step(&mut self, progress: Progress) -> Result<(), LearnError> {
-        if let Some(learned) = &mut self.learned {
+    /// Sets the size of the steps from now on.
+    pub(super) fn set_learning_rate(&self, progress: Progress) {
+        if let Some(learned) = &self.learned {
             let rate = learned.learning_rate.at(progress.fraction());
             learned.descent.optimizer().set_learning_rate(rate);
+        }
+    }
+
+    /// One gradient step, if it is learned, averaged over a group of learners.
+    pub(super) fn step(&mut self) -> Result<(), LearnError> {
+        if let Some(learned) = &mut self.learned {
             learned.step.run();
             learned.descent.step()?;
         }
         Ok(())
     }
 
-    pub(super) fn join(&mut self, reducer: Box<dyn Reducer>) {
+    pub(super) fn join(&mut self, reducer: SharedReducer) {
         if let Some(learned) = &mut self.learned {
             learned.descent.join(reducer);
         }
@@ -109,6 +126,36 @@ impl Temperature {
         match &self.learned {
             Some(learned) => load_descent(saved, "alpha.", &learned.descent),
             None => Ok(()),
+        }
+    }
+}
+
+/// What a recorded computation needs of a [`Temperature`].
+pub(super) struct TemperatureStep {
+    /// `[1]`.
+    log_alpha: Tensor,
+    learned: Option<LearnedStep>,
+}
+
+struct LearnedStep {
+    mover: Mover,
+    id: ParamId,
+    target_entropy: f64,
+}
+
+impl TemperatureStep {
+    /// α, a scalar.
+    pub(super) fn alpha(&self) -> Tensor {
+        self.log_alpha.exp().squeeze()
+    }
+
+    /// One gradient step, if it is learned, by the mean log-probability of the actor's actions.
+    pub(super) fn step(&self, log_prob: &Tensor) {
+        if let Some(learned) = &self.learned {
+            let log_alpha = learned.mover.params().get(learned.id);
+            let loss = loss(log_alpha, log_prob, learned.target_entropy);
+            learned.mover.differentiate(&loss);
+            let _ = learned.mover.apply();
         }
     }
 }
@@ -139,13 +186,19 @@ mod tests {
                 env_steps: 0,
                 total_steps: 1,
             };
-            let before = alpha.log_alpha().double_value(&[0]);
-            alpha.step(progress).unwrap();
-            let moved = alpha.log_alpha().double_value(&[0]) - before;
-            assert!(
-                (moved - (expected - 0.5)).abs() < 1e-6,
-                "{log_prob}: {moved}"
-            );
+            alpha.set_learning_rate(progress);
+            for alone in [false, true] {
+                let before = alpha.log_alpha.double_value(&[0]);
+                match alone {
+                    true => alpha.recorded().step(&Tensor::from(log_prob as f32)),
+                    false => alpha.step().unwrap(),
+                }
+                let moved = alpha.log_alpha.double_value(&[0]) - before;
+                assert!(
+                    (moved - (expected - 0.5)).abs() < 1e-6,
+                    "{log_prob}: {moved}"
+                );
+            }
         }
     }
 
@@ -154,6 +207,6 @@ mod tests {
         let config = TemperatureConfig::Fixed(0.2);
         let alpha = Temperature::new(&config, OptimizerConfig::default(), Device::Cpu);
         assert!(alpha.log_prob().is_none());
-        assert!((alpha.log_alpha().exp().double_value(&[0]) - 0.2).abs() < 1e-7);
+        assert!((alpha.log_alpha.exp().double_value(&[0]) - 0.2).abs() < 1e-7);
     }
 }

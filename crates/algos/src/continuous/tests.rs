@@ -3,46 +3,15 @@
 use serde_json::{Value, json};
 use starling_envs::{Rollout, Space, stream};
 use starling_nets::{Device, Tensor};
-use starling_replay::{Layout as Rows, TransitionBatch};
-use starling_tree::{Array, DType, Spec, Tree};
+use starling_tree::Tree;
 
 use super::learner::ContinuousLearner;
-use super::{Continuous, Method, ddpg, sac, td3};
+use super::{Continuous, Method, crossq, ddpg, sac, td3};
 use crate::config::parse_parts;
-use crate::{Acting, Algorithm, Batch, Learner, Policy, Progress, Report, Saved, Spaces};
+use crate::recorded_updates::{self, PROGRESS, batch, begin, close, numbers, spaces};
+use crate::{Acting, Algorithm, Batch, Learner, Policy, Report, Spaces};
 
-const PROGRESS: Progress = Progress {
-    env_steps: 0,
-    total_steps: 1,
-};
-
-fn spaces() -> Spaces {
-    Spaces {
-        observation: Space::unbounded(&[3]),
-        action: Space::vector(&[-2.0, 0.0], &[2.0, 4.0]),
-        legal_actions: None,
-        frame_stack: None,
-    }
-}
-
-fn numbers(value: &Value) -> Vec<f32> {
-    let numbers = value.as_array().unwrap().iter();
-    numbers.map(|x| x.as_f64().unwrap() as f32).collect()
-}
-
-fn array(value: &Value) -> Array {
-    let shape = value["shape"].as_array().unwrap().iter();
-    let shape: Vec<usize> = shape.map(|n| n.as_u64().unwrap() as usize).collect();
-    Array::from_slice(&numbers(&value["values"]), &shape)
-}
-
-fn close(ours: f64, theirs: f64, what: &str) {
-    let error = (ours - theirs).abs();
-    assert!(
-        error < 1e-5 * theirs.abs().max(1.0),
-        "{what}: {ours} is not {theirs}"
-    );
-}
+const TOLERANCE: f64 = 1e-5;
 
 /// Small networks, and plain gradient steps: RMSProp whose averages stay at 1.
 fn settings() -> Value {
@@ -66,70 +35,22 @@ fn with(settings: &Value, more: &Value) -> Value {
     all
 }
 
-fn batch(inputs: &Value) -> TransitionBatch {
-    let returns = numbers(&inputs["returns"]);
-    let rows = Rows {
-        observation: spaces().observation.spec(),
-        action: Spec::new(DType::F32, &[2]),
-        legal_actions: None,
-        records: Tree::empty(),
-        state: Tree::empty(),
-        streams: 1,
-    };
-    let mut batch = TransitionBatch::new(&rows, returns.len());
-    let fill = |array: &mut Array, name: &str| {
-        let values = numbers(&inputs[name]);
-        array.as_mut_slice::<f32>().copy_from_slice(&values);
-    };
-    for (tree, name) in [(&mut batch.obs, "obs"), (&mut batch.next_obs, "next_obs")] {
-        let Tree::Leaf(array) = tree else {
-            panic!("an observation is one array here");
-        };
-        fill(array, name);
-    }
-    fill(&mut batch.actions, "actions");
-    fill(&mut batch.returns, "returns");
-    fill(&mut batch.discounts, "discounts");
-    fill(&mut batch.weights, "weights");
-    batch
-}
-
 /// A learner with the parameters that PyTorch began with.
 fn learner<M: Method>(algorithm: &Continuous<M>, case: &Value) -> ContinuousLearner<M> {
     let mut learner = algorithm.continuous_learner(1, Device::Cpu);
-    let mut saved: Saved = learner.save();
-    for (name, value) in case["before"].as_object().unwrap() {
-        let old = saved.insert(name.clone(), array(value));
-        assert!(old.is_some(), "{name} is not saved");
-    }
-    learner.load(&saved).unwrap();
+    begin(&mut learner, case);
     learner
 }
 
 fn compare<M: Method>(algorithm: &Continuous<M>, case: &Value) {
     let mut learner = learner(algorithm, case);
     let noise = Tensor::from_slice(&numbers(&case["inputs"]["noise"]));
-    let batch = batch(&case["inputs"]);
+    let batch = batch(&case["inputs"], "returns");
     let report: Report = learner.update_with_noise(&batch, &noise, PROGRESS).unwrap();
-    let name = case["algorithm"].as_str().unwrap();
-    for (metric, theirs) in case["metrics"].as_object().unwrap() {
-        let ours = report.metrics.iter().find(|(name, _)| name == metric);
-        close(
-            ours.unwrap().1,
-            theirs.as_f64().unwrap(),
-            &format!("{name}: {metric}"),
-        );
-    }
+    recorded_updates::compare(&learner, &report, case, TOLERANCE);
     let priorities = report.priorities.unwrap();
     for (ours, theirs) in priorities.iter().zip(numbers(&case["priorities"])) {
-        close(f64::from(*ours), f64::from(theirs), "priority");
-    }
-    let saved = learner.save();
-    for (name, theirs) in case["after"].as_object().unwrap() {
-        let theirs = numbers(&theirs["values"]);
-        for (ours, theirs) in saved[name].as_slice::<f32>().iter().zip(theirs) {
-            close(f64::from(*ours), f64::from(theirs), name);
-        }
+        close(f64::from(*ours), f64::from(theirs), TOLERANCE, "priority");
     }
 }
 
@@ -141,17 +62,22 @@ fn updates_are_those_of_pytorch() {
     let cases: Value = serde_json::from_str(cases).unwrap();
     for case in cases.as_array().unwrap() {
         let given = with(&settings(), &case["settings"]);
+        let of_sac = json!({
+            "log_std_min": -1.0,
+            "log_std_max": 0.5,
+            "initial_alpha": 0.5,
+            "alpha_learning_rate": 0.3,
+        });
         match case["algorithm"].as_str().unwrap() {
             "sac" => {
-                let more = json!({
-                    "log_std_min": -1.0,
-                    "log_std_max": 0.5,
-                    "initial_alpha": 0.5,
-                    "alpha_learning_rate": 0.3,
-                });
-                let given = with(&given, &more);
+                let given = with(&given, &of_sac);
                 let (shared, own) = parse_parts("algo", &given, &sac::defaults()).unwrap();
                 compare(&sac::make(shared, own, &spaces()).unwrap(), case);
+            }
+            "crossq" => {
+                let given = with(&given, &of_sac);
+                let (shared, own) = parse_parts("algo", &given, &crossq::defaults()).unwrap();
+                compare(&crossq::make(shared, own, &spaces()).unwrap(), case);
             }
             "td3" => {
                 let (shared, own) = parse_parts("algo", &given, &td3::defaults()).unwrap();
@@ -176,7 +102,7 @@ fn a_delayed_actor_waits_for_its_update() {
     let given = json!({"net": {"hidden": [4]}});
     let (shared, own) = parse_parts("algo", &given, &td3::defaults()).unwrap();
     let mut learner = learner(&td3::make(shared, own, &spaces()).unwrap(), case);
-    let batch = batch(&case["inputs"]);
+    let batch = batch(&case["inputs"], "returns");
     for moved in [false, true] {
         let before = learner.save();
         let report = learner.update(Batch::Transitions(&batch), PROGRESS);
@@ -197,10 +123,11 @@ fn a_delayed_actor_waits_for_its_update() {
 fn a_saved_learner_continues_exactly() {
     let cases = include_str!("../../tests/fixtures/continuous.json");
     let cases: Value = serde_json::from_str(cases).unwrap();
-    let batch = batch(&cases[0]["inputs"]);
-    for name in ["sac", "td3", "ddpg"] {
+    let batch = batch(&cases[0]["inputs"], "returns");
+    for name in ["sac", "crossq", "td3", "ddpg"] {
         let spec = crate::registry::find(name).unwrap();
-        let given = json!({"net": {"hidden": [4]}, "actor_every_updates": 3});
+        let net = json!({"hidden": [4], "critic_hidden": [4]});
+        let given = json!({"net": net, "actor_every_updates": 3});
         let algorithm = spec.build(&given, &spaces()).unwrap();
         let mut first = algorithm.learner(1, Device::Cpu);
         let update = |learner: &mut Box<dyn Learner>| {
@@ -241,12 +168,13 @@ fn act(algorithm: &dyn Algorithm, policy: &mut dyn Policy, explore: bool, step: 
 /// and different while exploring.
 #[test]
 fn actions_are_within_their_bounds() {
-    for name in ["sac", "td3", "ddpg"] {
+    for name in ["sac", "crossq", "td3", "ddpg"] {
         let spec = crate::registry::find(name).unwrap();
+        let net = json!({"hidden": [4], "critic_hidden": [4]});
         let noise = match name {
-            "sac" => json!({"net": {"hidden": [4]}, "random_steps": 500}),
+            "sac" | "crossq" => json!({"net": net, "random_steps": 500}),
             // Noise that often leads out of the bounds.
-            _ => json!({"net": {"hidden": [4]}, "random_steps": 500, "exploration_noise": 2.0}),
+            _ => json!({"net": net, "random_steps": 500, "exploration_noise": 2.0}),
         };
         let algorithm = spec.build(&noise, &spaces()).unwrap();
         let mut policy = algorithm.policy(Device::Cpu);
@@ -273,7 +201,7 @@ fn actions_are_within_their_bounds() {
 
 #[test]
 fn spaces_that_do_not_fit_are_refused() {
-    for name in ["sac", "td3", "ddpg"] {
+    for name in ["sac", "crossq", "td3", "ddpg"] {
         let spec = crate::registry::find(name).unwrap();
         for (action, reason) in [
             (Space::Discrete { n: 2 }, "continuous actions"),

@@ -15,6 +15,7 @@
 //! dominate otherwise. The actor computes the intrinsic rewards of a rollout when it is full.
 
 mod arms;
+mod export;
 mod loss;
 mod novelty;
 mod policy;
@@ -25,9 +26,10 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use starling_nets::export::NotExported;
 use starling_nets::{
     Device, InverseModel, Kind, Layout, LstmState, Params, RandomDistillation, RecurrentInput,
-    RecurrentQ, ShapeMismatch, Tensor,
+    RecurrentQ, ShapeMismatch, Snapshot, Tensor,
 };
 use starling_replay::SequenceConfig;
 
@@ -35,7 +37,7 @@ use crate::config::{ConfigError, require};
 use crate::ops::{EpisodicNovelty, discount_ladder, intrinsic_weight, rescale, unscale};
 use crate::recurrent::{SequenceLearner, experience};
 use crate::value_based::ValueConfig;
-use crate::{Algorithm, Experience, Learner, Policy, Spaces, r2d2};
+use crate::{Algorithm, Experience, Exported, Learner, Policy, Spaces, r2d2};
 
 /// NGU's settings beside the shared ones; `batch_size` counts sequences, and `gamma` is the
 /// discount of the first arm.
@@ -340,6 +342,10 @@ impl Algorithm for Ngu {
 
     fn policy(&self, device: Device) -> Box<dyn Policy> {
         Box::new(policy::Curious::new(self.clone(), device))
+    }
+
+    fn export(&self, spaces: &Spaces, weights: &Snapshot) -> Result<Exported, NotExported> {
+        export::export(self, spaces, weights)
     }
 
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {

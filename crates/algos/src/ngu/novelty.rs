@@ -11,7 +11,7 @@ use crate::recurrent::leaf;
 use crate::shown::Shown;
 
 /// Writes the rewards of the rollouts of a group for what is new, step by step, and the memory of
-/// the episodes that go on.
+/// the episodes that continue.
 pub(super) fn reward(ngu: &Ngu, params: &Params, shown: &mut Shown, parts: &mut [Part<'_>]) {
     let (embeddings, surprises) = look_at(ngu, params, shown, parts);
     let (embeddings, surprises) = (embeddings.as_slice::<f32>(), surprises.as_slice::<f32>());

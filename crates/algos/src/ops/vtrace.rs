@@ -76,7 +76,7 @@ pub fn vtrace(x: &Trajectories<'_>, clips: RhoClips) -> Result<Vtrace, ShapeMism
         }
         corrections.reverse();
         let corrections = Tensor::stack(&corrections, 0);
-        // vs_{t+1} is the next row's target while the episode goes on; where it ended and after
+        // vs_{t+1} is the next row's target while the episode continues; where it ended and after
         // the last row there is no correction of the value that follows.
         let last = corrections.narrow(0, 0, 1).zeros_like();
         let next = Tensor::cat(&[corrections.narrow(0, 1, steps - 1), last], 0);
@@ -261,7 +261,7 @@ mod tests {
             .collect();
         let discounts = (0..steps * envs).map(|i| if terminated(i) { 0.0 } else { 0.95 });
         let discounts = discounts.collect();
-        // Where an episode goes on, the value that follows is the next row's.
+        // Where an episode continues, the value that follows is the next row's.
         for i in 0..(steps - 1) * envs {
             if continues[i] == 1.0 {
                 next_values[i] = values[i + envs];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use starling_nets::{Device, Kind, Recorded, Reducer, Snapshot, Tensor, array_of};
+use starling_nets::{Device, Kind, Recorded, SharedReducer, Snapshot, Tensor, array_of};
 
 use super::batch::{self, Columns, Loaded};
 use super::{Context, Method, Model, PolicyGradientConfig, Prepared};
@@ -190,8 +190,11 @@ impl<M: Method> Learner for PolicyGradientLearner<M> {
         self.trained.params().snapshot()
     }
 
-    fn join(&mut self, reducer: Box<dyn Reducer>) {
+    fn join(&mut self, reducer: SharedReducer) {
         self.trained.descent.join(reducer);
+        if M::SUMS {
+            self.trained.descent.sum_gradients();
+        }
     }
 
     fn save(&self) -> Saved {

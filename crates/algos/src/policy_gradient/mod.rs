@@ -10,6 +10,7 @@
 mod acting;
 mod batch;
 mod carried;
+mod export;
 mod learner;
 mod trajectory;
 
@@ -20,14 +21,16 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use starling_nets::export::NotExported;
 use starling_nets::{
-    ActorCritic, Device, Layout, NetConfig, OptimizerConfig, Params, RunningNorm, Schedule, Tensor,
+    ActorCritic, Device, Layout, NetConfig, OptimizerConfig, Params, RunningNorm, Schedule,
+    Snapshot, Tensor,
 };
 
 pub(crate) use crate::minibatches::Passes;
 
 use crate::config::{ConfigError, refuse};
-use crate::{Algorithm, Experience, Learner, Policy, Spaces};
+use crate::{Algorithm, Experience, Exported, Learner, Policy, Spaces};
 use carried::ReturnScale;
 
 /// Settings that all policy-gradient algorithms have.
@@ -92,6 +95,9 @@ pub(crate) trait Method: Send + Sync + 'static {
 
     /// What [`prepare`](Method::prepare) reports, by name.
     const PREPARED: &'static [&'static str] = &[];
+
+    /// Whether the loss is a sum over the batch, and not a mean.
+    const SUMS: bool = false;
 
     /// Where advantages and value targets come from.
     fn estimate(&self) -> Estimate;
@@ -191,6 +197,10 @@ impl<M: Method> Algorithm for PolicyGradient<M> {
 
     fn policy(&self, device: Device) -> Box<dyn Policy> {
         Box::new(self.model.policy(device))
+    }
+
+    fn export(&self, spaces: &Spaces, weights: &Snapshot) -> Result<Exported, NotExported> {
+        self.model.export(spaces, weights)
     }
 
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {

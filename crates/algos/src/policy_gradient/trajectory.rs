@@ -29,7 +29,7 @@ pub(crate) struct Trajectory {
 }
 
 /// What the network says about a trajectory, `[T, B]` each but the policy.
-pub(crate) struct Judged {
+pub(crate) struct TrajectoryOutput {
     /// Policy and recurrent states of all `(T + 1)·B` rows.
     pub(crate) output: ActorCriticOutput,
     /// Log-probabilities of the actions.
@@ -94,14 +94,14 @@ impl Trajectory {
     }
 
     /// What the network says now, with a graph for gradients.
-    pub(crate) fn judge(&self, model: &Model, params: &Params) -> Judged {
+    pub(crate) fn judge(&self, model: &Model, params: &Params) -> TrajectoryOutput {
         let legal = self.legal.as_ref();
         let (steps, starts) = (self.steps + 1, &self.starts);
         let net = &model.net;
         let output = net.forward(params, &self.obs, legal, steps, starts, &self.state);
         let policy = output.policy.rows(0, self.rows());
         let shape = [self.steps as i64, self.envs as i64];
-        Judged {
+        TrajectoryOutput {
             log_probs: policy.log_prob(&self.actions).reshape(shape),
             entropy: policy.entropy().reshape(shape),
             values: output.value.narrow(0, 0, self.rows() as i64).reshape(shape),
@@ -116,7 +116,7 @@ impl Trajectory {
     )]
     pub(crate) fn correct(
         &self,
-        judged: &Judged,
+        judged: &TrajectoryOutput,
         clipping: Option<RewardClipping>,
         clips: RhoClips,
     ) -> (Vtrace, Tensor) {

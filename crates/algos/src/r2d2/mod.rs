@@ -9,6 +9,7 @@
 //! bootstrapped from its final observation; actors compute priorities without a target network, and
 //! bootstrap a truncated episode from the value before its end.
 
+mod export;
 mod loss;
 mod policy;
 #[cfg(test)]
@@ -18,8 +19,10 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use starling_nets::export::NotExported;
 use starling_nets::{
-    Device, Layout, OptimizerConfig, QNetConfig, RecurrentQ, Schedule, ShapeMismatch, Tensor,
+    Device, Layout, OptimizerConfig, QNetConfig, RecurrentQ, Schedule, ShapeMismatch, Snapshot,
+    Tensor,
 };
 use starling_replay::{PriorityConfig, SequenceConfig};
 
@@ -28,7 +31,7 @@ use crate::off_policy::{ReplaySettings, TargetSettings};
 use crate::ops::{rescale, unscale};
 use crate::recurrent::{SequenceLearner, experience};
 use crate::value_based::ValueConfig;
-use crate::{Algorithm, Experience, Learner, Policy, Spaces};
+use crate::{Algorithm, Experience, Exported, Learner, Policy, Spaces};
 
 /// R2D2's settings beside the shared ones; `batch_size` counts sequences.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -178,6 +181,10 @@ impl Algorithm for R2d2 {
 
     fn policy(&self, device: Device) -> Box<dyn Policy> {
         Box::new(policy::Remembering::new(self.clone(), device))
+    }
+
+    fn export(&self, spaces: &Spaces, weights: &Snapshot) -> Result<Exported, NotExported> {
+        export::export(self, spaces, weights)
     }
 
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use starling_envs::Rng;
 use starling_nets::{
-    Device, Kind, Layout, Moments, Params, Recorded, RecurrentInput, Reducer, RunningNorm,
+    Device, Kind, Layout, Moments, Params, Recorded, RecurrentInput, RunningNorm, SharedReducer,
     Snapshot, Tensor, array_of, no_grad, own_stream,
 };
 use starling_replay::{SequenceBatch, SequenceConfig, mixed_priority};
@@ -168,7 +168,7 @@ impl<M: SequenceMethod> Learner for SequenceLearner<M> {
         self.nets.online.params().snapshot()
     }
 
-    fn join(&mut self, reducer: Box<dyn Reducer>) {
+    fn join(&mut self, reducer: SharedReducer) {
         self.nets.online.descent.join(reducer);
     }
 

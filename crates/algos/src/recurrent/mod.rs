@@ -5,6 +5,7 @@
 //! Read [`SequenceMethod`], [`SequenceInputs`] and [`SequenceLearner`] first.
 
 mod acting;
+mod export;
 mod inputs;
 mod learner;
 #[cfg(test)]
@@ -14,6 +15,7 @@ pub(crate) use acting::{
     Compute, Decided, PassInputs, PassShape, Passed, Passes, begin, decide, keep, leaf,
     remember_reward,
 };
+pub(crate) use export::{exported_input, seen};
 pub(crate) use inputs::SequenceInputs;
 pub(crate) use learner::{Losses, SequenceLearner, SequenceMethod, mean_counted, unroll};
 #[cfg(test)]

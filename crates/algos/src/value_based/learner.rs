@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use starling_nets::{
-    Device, Kind, Params, Recorded, Reducer, Snapshot, Staging, Tensor, array_of, draw_noise,
+    Device, Kind, Params, Recorded, SharedReducer, Snapshot, Staging, Tensor, array_of, draw_noise,
     no_grad, own_stream,
 };
 use starling_replay::TransitionBatch;
@@ -311,7 +311,7 @@ impl<M: Method> Learner for ValueLearner<M> {
         self.nets.online.params().snapshot()
     }
 
-    fn join(&mut self, reducer: Box<dyn Reducer>) {
+    fn join(&mut self, reducer: SharedReducer) {
         self.nets.online.descent.join(reducer);
     }
 

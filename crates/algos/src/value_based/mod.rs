@@ -18,12 +18,15 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use starling_nets::export::{Graph, NotExported, Value};
 use starling_nets::{
-    Device, Layout, OptimizerConfig, Params, QNetConfig, QNetwork, Schedule, ShapeMismatch, Tensor,
+    Device, Layout, OptimizerConfig, Params, QNetConfig, QNetwork, Schedule, ShapeMismatch,
+    Snapshot, Tensor, no_grad,
 };
 use starling_tree::Tree;
 
 use crate::config::{ConfigError, refuse, require};
+use crate::export::{self, Exported, Inputs};
 use crate::off_policy::{ReplaySettings, TargetSettings};
 use crate::ops::Munchausen;
 use crate::{Algorithm, Experience, Learner, Policy, Spaces};
@@ -125,6 +128,15 @@ pub(crate) trait Method: Send + Sync + 'static {
         legal: Option<&Tensor>,
     ) -> Tensor;
 
+    /// Expected returns `[N, A]` in a graph, without noise and with evenly spaced fractions.
+    fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Value>,
+        legal: Option<&Value>,
+    ) -> Result<Value, NotExported>;
+
     /// Expected returns `[.., A]` from numbers `[.., A, W]`.
     fn values(&self, outputs: &Tensor) -> Tensor;
 
@@ -220,11 +232,48 @@ impl<M: Method> Algorithm for ValueBased<M> {
         ))
     }
 
+    fn export(&self, spaces: &Spaces, weights: &Snapshot) -> Result<Exported, NotExported> {
+        exported(&self.method, spaces, weights)
+    }
+
     fn learner(&self, seed: u64, device: Device) -> Box<dyn Learner> {
         let method = Arc::clone(&self.method);
         let config = self.config.clone();
         Box::new(learner::ValueLearner::new(config, method, seed, device))
     }
+}
+
+/// The greedy policy of a method for other programs.
+pub(crate) fn exported<M: Method>(
+    method: &Arc<M>,
+    spaces: &Spaces,
+    weights: &Snapshot,
+) -> Result<Exported, NotExported> {
+    let params = Params::zeros(method.net().1, Device::Cpu);
+    params.load(weights).map_err(|error| NotExported(error.0))?;
+    let mut graph = Graph::default();
+    let (obs, legal) = export::inputs(&mut graph, spaces);
+    let values = method.export(&mut graph, &params, &obs, legal.as_ref())?;
+    let masked = graph.masked(&values, legal.as_ref());
+    let action = graph.argmax(&masked);
+    graph.output("action", &action);
+    graph.output("q_values", &values);
+    let (method, spaces) = (Arc::clone(method), spaces.clone());
+    let reference = move |inputs: &Inputs<'_>| {
+        let fractions = method.fractions().choosing;
+        let fractions = (fractions > 0).then(|| middles(fractions, Device::Cpu));
+        let obs = inputs.obs(&spaces.observation);
+        let values = no_grad(|| {
+            let outputs = method.outputs(&params, &obs, None, fractions.as_ref(), inputs.legal());
+            method.values(&outputs)
+        });
+        let action = export::greedy(&values, inputs.legal());
+        vec![
+            ("action".to_owned(), action),
+            ("q_values".to_owned(), values),
+        ]
+    };
+    Ok(Exported::policy(graph, reference))
 }
 
 /// Numbers `[N, W]` of one action `[N, 1]` per row, from `[N, A, W]`.

@@ -42,7 +42,7 @@ const GAMES: [&str; 8] = [
     "BeamRider",
     "Enduro",
 ];
-const ENVS: usize = 64;
+pub(super) const ENVS: usize = 64;
 const STEPS: usize = 8;
 const RUN: Duration = Duration::from_secs(2);
 
@@ -230,7 +230,7 @@ fn spec(id: &str) -> Result<&'static EnvSpec, BenchError> {
 }
 
 /// Steps per second of all threads together.
-fn measure(game: &str, threads: usize) -> Result<f64, BenchError> {
+pub(super) fn measure(game: &str, threads: usize) -> Result<f64, BenchError> {
     let speeds: Vec<Result<f64, BenchError>> = std::thread::scope(|scope| {
         let work = |thread: usize| move || measure_thread(game, ENVS / threads, thread);
         let threads: Vec<_> = (0..threads)
@@ -309,7 +309,7 @@ fn measure_thread(game: &str, envs: usize, thread: usize) -> Result<f64, BenchEr
     Ok((STEPS * envs) as f64 / median(&mut times))
 }
 
-fn median(values: &mut [f64]) -> f64 {
+pub(super) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -320,7 +320,7 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 /// What a peer's program prints; `None` if it fails.
-fn speed(python: &Path, program: &str) -> Option<f64> {
+pub(super) fn speed(python: &Path, program: &str) -> Option<f64> {
     peers::says(python, program).ok()?.parse().ok()
 }
 
@@ -356,7 +356,7 @@ count = env.action_space.n"
 }
 
 /// A program that steps the environment `env` by random ones of `count` actions.
-fn timed(make: &str) -> String {
+pub(super) fn timed(make: &str) -> String {
     let seconds = RUN.as_secs();
     format!(
         "

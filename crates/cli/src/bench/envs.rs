@@ -38,10 +38,9 @@ pub(super) fn run(wanted: &str, out: &mut dyn Write) -> Result<(), BenchError> {
     // The Atari games have a measurement of their own.
     let all = registry::all().into_iter();
     let there = starling_mujoco::place::is_there();
-    let mut chosen = all.filter(|spec| match spec.family {
-        "atari" => false,
-        starling_mujoco::FAMILY => there && spec.id.contains(wanted),
-        _ => spec.id.contains(wanted),
+    let mut chosen = all.filter(|spec| {
+        let usable = there || !starling_mujoco::needs_mujoco(spec.id);
+        usable && spec.family != "atari" && spec.id.contains(wanted)
     });
     let first = chosen.next();
     let first = first.ok_or_else(|| BenchError::NoEnv(wanted.to_owned()))?;

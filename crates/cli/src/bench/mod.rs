@@ -8,13 +8,20 @@ use starling_nets::ShapeMismatch;
 use starling_replay::ReplayError;
 
 mod atari;
+mod cluster;
 mod collect;
+mod continuous;
 mod envs;
+mod group;
 mod mujoco;
+mod overlap;
+mod python;
 mod replay;
 mod train;
+mod wheel;
 
 pub use atari::Peers;
+pub use cluster::Side;
 pub use mujoco::MujocoPeers;
 
 /// What ends a measurement.
@@ -61,6 +68,31 @@ pub fn mujoco(wanted: &str, peers: &MujocoPeers, out: &mut dyn Write) -> Result<
     mujoco::run(wanted, peers, out)
 }
 
+/// Python environments, next to the vector environments that `python` has.
+pub fn python(python: &std::path::Path, out: &mut dyn Write) -> Result<(), BenchError> {
+    python::run(python, out)
+}
+
+/// SAC and TD3 on a MuJoCo task with learning, next to other libraries where `python` has them.
+pub fn continuous(python: Option<&std::path::Path>, out: &mut dyn Write) -> Result<(), BenchError> {
+    continuous::run(python, out)
+}
+
+/// Groups of learners, started by `program`, which is this one.
+pub fn group(program: &std::path::Path, out: &mut dyn Write) -> Result<(), BenchError> {
+    group::run(program, out)
+}
+
+/// Remote actors compared with local ones, and what crosses the network; `program` is this one.
+pub fn cluster(program: &std::path::Path, out: &mut dyn Write) -> Result<(), BenchError> {
+    cluster::run(program, out)
+}
+
+/// One of the processes that [`cluster`] starts.
+pub fn cluster_side(side: Side, out: &mut dyn Write) -> Result<(), BenchError> {
+    cluster::side(side, out)
+}
+
 /// The sum tree, and prioritized transitions of images, next to other replays where `python` (or
 /// `python3`) has them; of a million frames if `full`.
 pub fn replay(python: Option<&str>, full: bool, out: &mut dyn Write) -> Result<(), BenchError> {
@@ -75,6 +107,11 @@ pub fn collect(out: &mut dyn Write) -> Result<(), BenchError> {
 /// Whole runs with learning, next to other libraries where `python` (or `python3`) has them.
 pub fn train(python: Option<&str>, out: &mut dyn Write) -> Result<(), BenchError> {
     train::run(python, out)
+}
+
+/// 64 Atari environments from Python, with the package `starling-rl` that `python` has, next to Rust.
+pub fn wheel(python: &std::path::Path, out: &mut dyn Write) -> Result<(), BenchError> {
+    wheel::run(python, out)
 }
 
 /// Calls per second: the best of five parts of 0.4 s after one to warm up, so that other work

@@ -2,7 +2,7 @@
 //! learner alone, and other libraries if they are installed.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,8 +17,17 @@ use crate::{RunConfig, Status, Training, Watcher};
 const GAME: &str = "PongNoFrameskip-v4";
 
 /// Each run gets so long to warm up (memory, graphs, first episodes), then is measured.
-const WARM_UP: Duration = Duration::from_secs(8);
-const MEASURED: Duration = Duration::from_secs(20);
+const SPAN: Span = Span {
+    warm_up: Duration::from_secs(8),
+    measured: Duration::from_secs(20),
+};
+
+/// How long a run is measured.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub(super) warm_up: Duration,
+    pub(super) measured: Duration,
+}
 
 /// Seconds for each limit.
 const LIMIT_S: f64 = 3.0;
@@ -52,9 +61,9 @@ const ON_GPU: &[Case] = &[
         overrides: &[],
     },
     Case {
-        name: "PPO, 4 epochs, lag 1",
+        name: "PPO, 4 epochs, in lockstep",
         algo: "ppo",
-        overrides: &["asynchronous=true", "fixed_lag=1"],
+        overrides: &["asynchronous=false", "fixed_lag=null"],
     },
 ];
 
@@ -78,8 +87,8 @@ pub(super) fn run(python: Option<&str>, out: &mut dyn Write) -> Result<(), Bench
     writeln!(
         out,
         "{GAME}, learning included, {} s after {} s of warm-up",
-        MEASURED.as_secs(),
-        WARM_UP.as_secs()
+        SPAN.measured.as_secs(),
+        SPAN.warm_up.as_secs()
     )?;
     writeln!(
         out,
@@ -89,7 +98,7 @@ pub(super) fn run(python: Option<&str>, out: &mut dyn Write) -> Result<(), Bench
     let mut rates = Vec::new();
     for case in cases {
         let config = config_of(case)?;
-        let rate = measure(config.clone())?;
+        let rate = measure(config.clone(), SPAN)?;
         let limits = limits(&config, LIMIT_S).map_err(Box::new)?;
         writeln!(
             out,
@@ -117,13 +126,14 @@ fn config_of(case: &Case) -> Result<RunConfig, BenchError> {
 }
 
 /// Steps per second after the warm-up.
-fn measure(config: RunConfig) -> Result<f64, BenchError> {
+pub(super) fn measure(config: RunConfig, span: Span) -> Result<f64, BenchError> {
     let root = tempfile::tempdir()?;
     let folder = crate::create_folder(&config, root.path(), "bench").map_err(Box::new)?;
     let training = Training::start(config, &folder).map_err(Box::new)?;
     let stop = AtomicBool::new(false);
     let mut watch = Watch {
         stop: &stop,
+        span,
         began: Instant::now(),
         warm: None,
         last: None,
@@ -139,6 +149,7 @@ fn measure(config: RunConfig) -> Result<f64, BenchError> {
 /// Notes when which step was reached, and ends the run in time.
 struct Watch<'a> {
     stop: &'a AtomicBool,
+    span: Span,
     began: Instant,
     warm: Option<(Instant, u64)>,
     last: Option<(Instant, u64)>,
@@ -148,11 +159,11 @@ impl Watcher for Watch<'_> {
     fn round(&mut self, status: &Status) {
         let now = Instant::now();
         match self.warm {
-            None if now - self.began < WARM_UP => {}
+            None if now - self.began < self.span.warm_up => {}
             None => self.warm = Some((now, status.env_steps)),
             Some((since, _)) => {
                 self.last = Some((now, status.env_steps));
-                if now - since >= MEASURED {
+                if now - since >= self.span.measured {
                     self.stop.store(true, Ordering::Relaxed);
                 }
             }
@@ -206,8 +217,25 @@ fn beside_peers(
 
 /// The number that a peer's program prints last; `None` if it cannot run here.
 fn ask(python: &str, program: &str) -> Option<f64> {
+    said(Command::new(python).arg(script(program)))
+}
+
+/// The same with arguments, and with this many threads per operation.
+pub(super) fn ask_with(python: &Path, program: &str, args: &[&str], threads: usize) -> Option<f64> {
+    let mut command = Command::new(python);
+    // Ours is another libtorch.
+    command.env_remove("LD_LIBRARY_PATH");
+    command.env("OMP_NUM_THREADS", threads.to_string());
+    said(command.arg(script(program)).args(args))
+}
+
+fn script(program: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches");
-    let output = Command::new(python).arg(folder.join(program)).output();
+    folder.join(program)
+}
+
+fn said(command: &mut Command) -> Option<f64> {
+    let output = command.output();
     let output = output.ok().filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().last()?.trim().parse().ok()

@@ -12,6 +12,14 @@ pub(super) fn name() -> String {
     quoted(called.as_deref().unwrap_or("starling"))
 }
 
+/// The whole command, to be given again.
+pub(super) fn command() -> String {
+    let arguments = std::env::args().skip(1);
+    let arguments = arguments.map(|argument| quoted(&argument));
+    let words: Vec<String> = std::iter::once(name()).chain(arguments).collect();
+    words.join(" ")
+}
+
 /// A path as a shell takes it.
 pub(super) fn path(path: &Path) -> String {
     quoted(&path.display().to_string())

@@ -32,6 +32,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     super::roms::ensure(spec.id)?;
     super::mujoco::ensure(spec.id)?;
     let options = super::env_options(spec, &args.options)?;
+    // What cannot be made at all is an error, not a finding.
+    spec.limit(&options)?;
     let report = match spec.build {
         Build::Env(_) => check::check(&mut || spec.make(&options), args.seed, args.steps),
         Build::Batch(make) => {

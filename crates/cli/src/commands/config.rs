@@ -33,7 +33,7 @@ struct Explain {
     /// Algorithm; without one, that of the environment's preset, or all
     #[arg(long, value_parser = algo_names(), hide_possible_values = true)]
     algo: Option<String>,
-    /// Print all that is known about all settings as JSON
+    /// Print everything about all settings as JSON
     #[arg(long, conflicts_with_all = ["key", "env", "algo"])]
     json: bool,
 }

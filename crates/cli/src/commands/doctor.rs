@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 use crate::envs::atari::roms;
 use crate::mujoco;
 use crate::nets;
+use crate::python::interpreter;
 
 use super::{bf16, caller};
 
@@ -85,6 +86,37 @@ pub(super) fn run(Args {}: Args) -> anyhow::Result<ExitCode> {
             Ok(version) => line(true, tool, version, ""),
             Err(problem) => line(false, tool, problem, remedy),
         }
+    }
+    let python = interpreter::find(None);
+    let because = python
+        .named_by
+        .map_or(String::new(), |name| format!(", from {name}"));
+    match interpreter::about(&python.path) {
+        Ok(about) => {
+            let versions = [("gymnasium", &about.gymnasium), ("numpy", &about.numpy)];
+            let versions = versions.map(|(name, version)| match version {
+                Some(version) => format!("{name} {version}"),
+                None => format!("no {name}"),
+            });
+            let mut text = format!(
+                "{} for environments ({}{because}), {}",
+                about.python,
+                about.program.display(),
+                versions.join(", ")
+            );
+            if about.gymnasium.is_none() {
+                let command = interpreter::install_command(&about.program);
+                text += &format!(" (gym: and python: environments need it: {command})");
+            }
+            line(true, "python", text, "");
+        }
+        // Nothing else needs it, unless it was named.
+        Err(problem) => line(
+            python.named_by.is_none(),
+            "python",
+            problem,
+            "gym: and python: environments cannot be used until then",
+        ),
     }
     let (roms, all) = (roms::found().len(), starling_atari::games::all().len());
     let hint = match roms {

@@ -4,19 +4,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::numbers::{at_least_one, whole};
-use super::play::{Played, Player};
-use crate::engine::{Agent, Episodes, RunConfig, evaluate_checkpoint, is_needed_to_act};
+use super::rollouts::Rollouts;
+use crate::engine::{
+    Agent, EpisodeStep, Episodes, Filmed, Played, RunConfig, evaluate_checkpoint,
+    evaluate_checkpoint_seen, is_needed_to_act,
+};
 use crate::record::{Checkpoint, RunFolder, Summary, checkpoint, scores_of};
 use crate::saber;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of the run
+    /// Run: its folder, a prefix of its name, or last
     run: PathBuf,
     /// Device to use instead of the run's: auto, cpu, cuda:0
     #[arg(long)]
     device: Option<String>,
-    /// Episodes to play
+    /// Episodes to play, or trials with algorithms that adapt to a task
     #[arg(long, default_value = "100", value_parser = at_least_one, allow_negative_numbers = true)]
     episodes: u64,
     /// Seed of the environments; the default differs from the seed of evaluations during training
@@ -25,9 +28,12 @@ pub(super) struct Args {
     /// Use the checkpoint with the best score instead of the latest
     #[arg(long)]
     best: bool,
-    /// Write the first episode as a GIF
+    /// Write the first episode as a video, .mp4 or .gif
     #[arg(long, value_name = "FILE", conflicts_with = "protocol")]
     video: Option<PathBuf>,
+    /// Write every step of all episodes as JSON lines: observation, action, reward, end
+    #[arg(long, value_name = "FILE", conflicts_with = "protocol")]
+    rollouts: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -49,43 +55,24 @@ enum Protocol {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let folder = RunFolder::open(&args.run)?;
+    let run = super::find_run(&args.run)?;
+    let folder = RunFolder::open(&run)?;
     let mut config = super::read_config(&folder, args.device.as_deref())?;
     super::bf16::ensure(&mut config)?;
     if let Some(Protocol::Training) = args.protocol {
         return training(&folder, &config, args.json);
     }
-    let checkpoints = folder.checkpoints_path();
-    let best = match args.best {
-        true => checkpoint::best_with(&checkpoints, is_needed_to_act)?,
-        false => None,
-    };
-    if args.best && best.is_none() {
-        note!(
-            "warning: no checkpoint is marked as the best (there is no {}); the latest is used",
-            checkpoints.join("best").display()
-        );
-    }
-    let chosen = match best {
-        Some(best) => best,
-        None => {
-            let (latest, damaged) = checkpoint::latest_with(&checkpoints, is_needed_to_act)?;
-            for damage in damaged {
-                note!("warning: {damage}");
-            }
-            latest
-        }
-    };
+    let chosen = checkpoint_of(&folder, args.best)?;
     let episodes = args.episodes as usize;
     if let Some(Protocol::Saber) = args.protocol {
         let report = saber::saber(&config, &chosen, episodes, args.seed)?;
-        let out = args.out.unwrap_or_else(|| args.run.clone());
+        let out = args.out.unwrap_or_else(|| run.clone());
         let [table, page] = saber::write_report(&report, &out)?;
         if args.json {
             let report = serde_json::json!({
                 "env": report.env,
                 "algo": report.algo,
-                "run": args.run.display().to_string(),
+                "run": run.display().to_string(),
                 "checkpoint": chosen.path().display().to_string(),
                 "step": report.step,
                 "seed": args.seed,
@@ -108,7 +95,17 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         seed: args.seed,
         ..Episodes::default()
     };
-    let evaluation = evaluate_checkpoint(&config, &chosen, &episodes)?;
+    let evaluation = match &args.rollouts {
+        None => evaluate_checkpoint(&config, &chosen, &episodes)?,
+        Some(path) => {
+            let mut rollouts = Rollouts::create(path)?;
+            let mut see = |step: EpisodeStep<'_>| rollouts.add(&step);
+            let evaluation = evaluate_checkpoint_seen(&config, &chosen, &episodes, &mut see)?;
+            rollouts.finish()?;
+            note!("{}: {} episodes", path.display(), evaluation.returns.len());
+            evaluation
+        }
+    };
     if evaluation.cut_off > 0 {
         note!(
             "warning: {} of {} episodes were cut off after {} steps (eval.max_steps)",
@@ -125,10 +122,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let returns = Summary::of(evaluation.returns.iter().copied());
     let lengths = Summary::of(evaluation.lengths.iter().copied());
     if args.json {
-        let report = serde_json::json!({
+        let mut report = serde_json::json!({
             "env": config.env_id,
             "algo": config.algo_name,
-            "run": args.run.display().to_string(),
+            "run": run.display().to_string(),
             "checkpoint": chosen.path().display().to_string(),
             "step": chosen.step(),
             "seed": args.seed,
@@ -142,6 +139,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             "cut_off": evaluation.cut_off,
             "returns": evaluation.returns,
         });
+        if !evaluation.by_trajectory.is_empty() {
+            let returns = evaluation.by_trajectory.into_iter();
+            let returns = returns.map(|(name, returns)| (name, returns.into()));
+            report["trajectories"] = serde_json::Value::Object(returns.collect());
+        }
         say!("{report:#}");
     } else {
         say!(
@@ -157,12 +159,37 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             describe(&returns),
             lengths.average
         );
+        for (name, returns) in &evaluation.by_trajectory {
+            say!(
+                "  {name}: return {}",
+                describe(&Summary::of(returns.iter().copied()))
+            );
+        }
         say!("{}", chosen.path().display());
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Plays the first episode of the evaluation once more, with the same random streams, as a GIF.
+/// The best checkpoint of a run by evaluation, if it is asked for and there is one, or the latest.
+pub(super) fn checkpoint_of(folder: &RunFolder, best: bool) -> anyhow::Result<Checkpoint> {
+    let checkpoints = folder.checkpoints_path();
+    if best {
+        if let Some(best) = checkpoint::best_of_run(folder, is_needed_to_act)? {
+            return Ok(best);
+        }
+        note!(
+            "warning: no checkpoint is marked as the best (there is no {}); the latest is used",
+            checkpoints.join("best").display()
+        );
+    }
+    let (latest, damaged) = checkpoint::latest_with(&checkpoints, is_needed_to_act)?;
+    for damage in damaged {
+        note!("warning: {damage}");
+    }
+    Ok(latest)
+}
+
+/// Plays the first episode of the evaluation once more, with the same random streams, as a video.
 fn film(
     config: &RunConfig,
     chosen: &Checkpoint,
@@ -174,8 +201,8 @@ fn film(
     let options = (spec.for_evaluation)(&config.env);
     let agent = Agent::new(config, chosen)?;
     let roles = ["eval", "eval-policy"];
-    let mut player = Player::new(spec, &options, Some(agent), roles, seed)?;
-    player.film(path, most, |_, _| Ok(()))
+    let mut player = Filmed::new(spec, &options, Some(agent), roles, seed)?;
+    player.film(&[path], most, |_, _| Ok(()))
 }
 
 /// `0.950 ± 0.041 (min …, median …, max …)`, with more decimals for small numbers.

@@ -63,6 +63,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// The environments whose ids are selected.
 fn rows(wanted: impl Fn(&str) -> bool) -> Vec<[String; 2]> {
+    let schemes = envs::registry::schemes().into_iter();
+    let schemes = schemes.filter(|scheme| wanted(scheme.pattern));
+    let schemes = schemes.map(|scheme| [scheme.pattern.to_owned(), scheme.summary.to_owned()]);
     envs::registry::all()
         .iter()
         .filter(|env| wanted(env.id))
@@ -73,6 +76,7 @@ fn rows(wanted: impl Fn(&str) -> bool) -> Vec<[String; 2]> {
             };
             [env.id.to_owned(), summary]
         })
+        .chain(schemes)
         .collect()
 }
 

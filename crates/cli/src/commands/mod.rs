@@ -6,12 +6,14 @@
 
 use std::fmt;
 use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::bench::BenchError;
 use crate::envs::{EnvOptions, EnvSpec};
+use crate::queue::QueueError;
 use crate::record::RunFolder;
 use crate::settings::SettingsError;
 use crate::{EngineError, RunConfig};
@@ -38,24 +40,42 @@ mod bench;
 mod bf16;
 mod caller;
 mod check_env;
+mod compare;
 mod completions;
 mod config;
+mod dashboard;
 mod doctor;
 mod eval;
+mod evaluator;
+mod export;
 mod film;
+mod group;
+mod joining;
+mod launch;
+mod learner;
 mod list;
 mod listen;
+mod many;
 mod mistakes;
+mod mpi;
 mod mujoco;
 mod numbers;
+mod own_evaluator;
 mod play;
 mod plot;
 mod profile;
 mod progress;
+mod queue;
 mod resume;
+mod rm;
+mod rollouts;
 mod roms;
+mod runs;
 mod selftest;
 mod signals;
+mod status;
+mod stream;
+mod sweep;
 mod train;
 
 /// Deep reinforcement learning: train, evaluate and compare agents
@@ -73,27 +93,56 @@ Examples:
   starling train ALE/Pong-v5
   starling eval runs/CartPole-v1/ppo/<run>
   starling plot runs/CartPole-v1/ppo/*
+  starling runs state:running
+  starling eval last
+
+A RUN is the folder of a run, an unambiguous prefix of the name of a run in runs/, or `last` for the
+newest run.
 
 Environment variables:
   STARLING_LIBTORCH  torch 2.11.0 folder to use instead of the downloaded one (read by ./starling)
   STARLING_ROMS      folder of Atari ROMs, searched before the user's cache
   STARLING_MUJOCO    folder of MuJoCo's library, used instead of the one in the user's cache
-  STARLING_JOIN      join file of a run, or its content (read by `starling actor`)";
+  STARLING_PYTHON    Python for gym: and python: environments (default: that of the active virtual
+                     environment, or python3)
+  STARLING_JOIN      join file of a run, or its content (read by actor, evaluator and learner)";
 
 #[derive(Subcommand)]
 enum Command {
     /// Train an agent
-    Train(train::Args),
+    Train(Box<train::Args>),
     /// Continue a run from its latest checkpoint
     Resume(resume::Args),
-    /// Collect for a learner in another process or on another machine (`train --listen`)
+    /// Collect experience for a learner in another process or on another machine (`train --listen`)
     Actor(actor::Args),
+    /// Learn with others in a run of several learners (`train learners=N --learners-at`)
+    Learner(learner::Args),
+    /// Evaluate the newest weights of a learner in another process or on another machine
+    Evaluator(evaluator::Args),
+    /// Start a learner, actors and evaluators on several machines over ssh, and restart those that fail
+    Launch(launch::Args),
+    /// Show the progress of a run and its processes
+    Status(status::Args),
+    /// Start the runs that a file describes: variants of settings, hyperparameter search, seeds
+    Sweep(sweep::Args),
+    /// Start runs of several environments, algorithms, settings and seeds
+    Queue(queue::Args),
     /// Play episodes with a trained agent and report its returns
     Eval(eval::Args),
-    /// Show an environment with random actions or a trained agent, in the terminal and as a GIF
+    /// Show an environment with random actions or a trained agent, in the terminal and as a video
     Play(play::Args),
+    /// Write a trained agent as a file for other programs: ONNX or TorchScript
+    Export(export::Args),
     /// Draw learning curves of one or more runs (HTML and PNG)
     Plot(plot::Args),
+    /// List runs: environment, algorithm, state, steps, return
+    Runs(runs::Args),
+    /// Compare two runs: the settings that differ, and the curves
+    Compare(compare::Args),
+    /// Delete runs
+    Rm(rm::Args),
+    /// Show runs and queues in a browser, live
+    Dashboard(dashboard::Args),
     /// List environments, algorithms or presets
     List(list::Args),
     /// Show the settings of a run without starting it
@@ -151,12 +200,23 @@ pub fn main() -> ExitCode {
         }
     };
     let result = match arguments.command {
-        Command::Train(args) => train::run(args),
+        Command::Train(args) => train::run(*args),
         Command::Resume(args) => resume::run(args),
         Command::Actor(args) => actor::run(args),
+        Command::Learner(args) => learner::run(args),
+        Command::Evaluator(args) => evaluator::run(args),
+        Command::Launch(args) => launch::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Queue(args) => queue::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Play(args) => play::run(args),
+        Command::Export(args) => export::run(args),
         Command::Plot(args) => plot::run(args),
+        Command::Runs(args) => runs::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Rm(args) => rm::run(args),
+        Command::Dashboard(args) => dashboard::run(&args),
         Command::List(args) => list::run(args),
         Command::Config(args) => config::run(args),
         Command::Bench(args) => bench::run(args),
@@ -179,6 +239,14 @@ pub fn main() -> ExitCode {
             exit_code(&error)
         }
     }
+}
+
+/// The folder in which runs are stored, unless the user names another.
+const RUNS: &str = "runs";
+
+/// The run that the user means: its folder, `last`, or a prefix of its name.
+fn find_run(text: &Path) -> Result<PathBuf, crate::record::Error> {
+    crate::record::find_run(text, Path::new(RUNS))
 }
 
 /// The settings of an existing run, after what its environment needs has been fetched.
@@ -216,6 +284,11 @@ fn env_options(spec: &EnvSpec, pairs: &[String]) -> anyhow::Result<EnvOptions> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
+
+/// Writes to a terminal without a new line.
+fn write_raw(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}
 
 fn write_note(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
@@ -270,6 +343,7 @@ fn explain(error: &anyhow::Error) -> String {
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let mistaken = error.is::<Usage>()
         || error.is::<starling_envs::UnknownEnv>()
+        || error.downcast_ref().is_some_and(QueueError::is_mistake)
         || error.downcast_ref().is_some_and(is_mistaken_engine)
         || error.downcast_ref().is_some_and(is_mistaken_record)
         || error.downcast_ref().is_some_and(|error| match error {
@@ -300,6 +374,11 @@ fn is_mistaken_record(error: &crate::record::Error) -> bool {
     use crate::record::Error;
     matches!(
         error,
-        Error::NotARun { .. } | Error::BadName { .. } | Error::NoColumn { .. }
+        Error::NotARun { .. }
+            | Error::NoSuchRun { .. }
+            | Error::SeveralRuns { .. }
+            | Error::BadName { .. }
+            | Error::NoColumn { .. }
+            | Error::NoSetting { .. }
     )
 }

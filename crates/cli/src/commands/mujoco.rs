@@ -2,8 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::envs::registry;
-use crate::mujoco::{FAMILY, VERSION, place};
+use crate::mujoco::{VERSION, needs_mujoco, place};
 use crate::mujoco_wheel::fetch;
 
 #[derive(clap::Args)]
@@ -23,8 +22,7 @@ pub(super) fn run(Args {}: Args) -> anyhow::Result<ExitCode> {
 
 /// Downloads the library if an environment needs it and there is none.
 pub(super) fn ensure(env_id: &str) -> anyhow::Result<()> {
-    // An unknown id is reported where it is used.
-    let needed = registry::find(env_id).is_ok_and(|spec| spec.family == FAMILY);
+    let needed = needs_mujoco(env_id);
     let chosen = std::env::var_os(place::VARIABLE).is_some_and(|folder| !folder.is_empty());
     if needed && !chosen && !place::is_there() {
         note!(

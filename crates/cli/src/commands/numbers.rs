@@ -42,6 +42,16 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
+/// A measured number, with more digits where it is small: `487.2`, `0.953`.
+pub(super) fn short(number: f64) -> String {
+    let digits = match number.abs() {
+        size if size < 1.0 => 3,
+        size if size < 10.0 => 2,
+        _ => 1,
+    };
+    format!("{number:.digits$}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

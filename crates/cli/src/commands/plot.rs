@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::record::plot::{Band, PlotOptions, plot};
+use crate::record::plot::{Band, PlotOptions, Reference, XAxis, plot};
 use crate::record::{Comparison, Run, RunFolder, Source, find_runs};
 use anyhow::Context as _;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Run folders, or folders to search for runs. Runs that differ only in their seeds are
-    /// averaged into one curve with a band
+    /// Runs (folders, prefixes of names, or last), or folders to search for runs. Runs that differ
+    /// only in their seeds are averaged into one curve with a band
     #[arg(required = true)]
     runs: Vec<PathBuf>,
     /// Folder for plot.html and plot.png [default: the run's, or the current one for several runs]
@@ -28,6 +28,26 @@ pub(super) struct Args {
     /// What the band shows
     #[arg(long, value_enum, default_value_t = BandChoice::Range)]
     band: BandChoice,
+    /// Table of curves to draw beside the runs, with the columns label, env, steps and score, such as
+    /// benches/atari/published.csv
+    #[arg(long, value_name = "FILE")]
+    beside: Option<PathBuf>,
+    /// Average runs that are equal in these settings, whatever else differs: dotted names, separated by
+    /// commas, such as algo.learning_rate; also seed, name, run
+    #[arg(long, value_name = "KEYS", value_delimiter = ',')]
+    by: Vec<String>,
+    /// What the x axis shows
+    #[arg(long, value_enum, default_value_t = XChoice::Steps)]
+    x: XChoice,
+    /// Draw the mean of this many rows up to each point
+    #[arg(
+        long,
+        value_name = "ROWS",
+        default_value = "1",
+        value_parser = super::numbers::at_least_one,
+        allow_negative_numbers = true
+    )]
+    smooth: u64,
     /// Draw the PNG with a dark background (the page follows the browser's setting)
     #[arg(long)]
     dark: bool,
@@ -41,12 +61,27 @@ enum BandChoice {
     Std,
 }
 
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum XChoice {
+    /// Steps of all environments
+    Steps,
+    /// Time spent on the run
+    Time,
+}
+
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let source = match args.eval {
         true => Source::Evaluation,
         false => Source::Training,
     };
-    let paths = find_runs(&args.runs)?;
+    let mut paths = Vec::new();
+    for run in &args.runs {
+        paths.push(match run.exists() {
+            true => run.clone(),
+            false => super::find_run(run)?,
+        });
+    }
+    let paths = find_runs(&paths)?;
     let (mut runs, mut unreadable) = (Vec::new(), Vec::new());
     for path in &paths {
         match RunFolder::open(path).and_then(|folder| Run::read(&folder, source)) {
@@ -60,7 +95,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     for error in unreadable {
         note!("warning: a run is left out: {error}");
     }
-    let compared = Comparison::of(runs, args.key.as_deref())?;
+    let compared = Comparison::by(runs, args.key.as_deref(), &args.by)?;
     for note in &compared.notes {
         note!("warning: {note}");
     }
@@ -77,6 +112,15 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             BandChoice::Std => Band::Std,
         },
         dark: args.dark,
+        x: match args.x {
+            XChoice::Steps => XAxis::Steps,
+            XChoice::Time => XAxis::Time,
+        },
+        smooth: args.smooth as usize,
+        beside: match &args.beside {
+            Some(file) => Reference::read(file)?,
+            None => Vec::new(),
+        },
     };
     for path in plot(&compared, &options, &out)? {
         say!("{}", path.display());

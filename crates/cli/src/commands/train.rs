@@ -4,14 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
+use crate::queue::{Seeds, Sweep};
 use crate::record::RunFolder;
 use crate::settings::{self, Request};
 use crate::{Outcome, Reason, Training, presets};
 
+use super::group::Others;
 use super::listen::Listen;
 use super::numbers::{at_least_one, at_least_one_or_auto, grouped, whole};
+use super::own_evaluator::OwnEvaluator;
 use super::progress::Progress;
-use super::{bf16, caller, signals};
+use super::{bf16, caller, dashboard, many, mpi, signals};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -21,7 +24,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "run")]
     name: String,
     /// Folder in which runs are stored
-    #[arg(long, default_value = "runs", value_name = "DIR")]
+    #[arg(long, default_value = super::RUNS, value_name = "DIR")]
     runs: PathBuf,
     /// Stop with a checkpoint after this many steps; `resume` continues from there
     #[arg(long, value_name = "STEPS", value_parser = whole, allow_negative_numbers = true)]
@@ -33,8 +36,29 @@ pub(super) struct Args {
     /// learner alone
     #[arg(long)]
     profile: bool,
+    /// Make one run for each of these seeds, such as 1..5 (five seeds) or 1,2,7
+    #[arg(long, conflicts_with_all = ["seed", "listen", "learners_at", "profile", "stop_after"])]
+    seeds: Option<Seeds>,
+    /// With --seeds: runs at the same time [default: one per GPU, or one per two cores]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "seeds",
+        value_parser = at_least_one,
+        allow_negative_numbers = true
+    )]
+    jobs: Option<u64>,
+    /// Show all runs in the folder of --runs in a browser while this one trains [default port: any free
+    /// one]
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    dashboard: Option<u16>,
+    /// Stop when this process, which started the program, ends
+    #[arg(long, value_name = "PID", hide = true)]
+    end_with: Option<u32>,
     #[command(flatten)]
     listen: Listen,
+    #[command(flatten)]
+    others: Others,
 }
 
 /// What to train: shared with `starling config show`.
@@ -133,7 +157,7 @@ pub(super) fn algo_names() -> Offered {
 }
 
 /// Of every algorithm and family of environments: a completion script does not know which.
-fn setting_names() -> Offered {
+pub(super) fn setting_names() -> Offered {
     static NAMES: LazyLock<Vec<String>> = LazyLock::new(settings::names::assignments);
     Offered(|| NAMES.iter().map(String::as_str).collect())
 }
@@ -162,7 +186,14 @@ impl clap::builder::TypedValueParser for Offered {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    signals::end_with(args.end_with)?;
     let mut request = args.wanted.request();
+    if let Some(seeds) = args.seeds {
+        if let Some(port) = args.dashboard {
+            dashboard::beside(&args.runs, port, None, |line| note!("{line}"))?;
+        }
+        return run_seeds(&request, seeds, &args.runs, &args.name, args.jobs);
+    }
     // The user's settings come after it.
     request.overrides.splice(0..0, args.listen.overrides());
     // The size of some observations is only known with the ROM or the model.
@@ -171,28 +202,95 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         super::mujoco::ensure(&env)?;
     }
     let mut config = settings::resolve(&request)?;
+    let world = mpi::World::join(&config)?;
+    if let Some(follower) = world.filter(mpi::World::follows) {
+        return follower.follow();
+    }
     bf16::ensure(&mut config)?;
+    args.others.adapt(&mut config, &args.listen)?;
     let mut progress = Progress::new(args.quiet);
     let stop = signals::stop_flag(progress.speaker())?;
+    args.listen.obey(&stop)?;
+    let asked = signals::checkpoint_flag()?;
     let folder = crate::create_folder(&config, &args.runs, &args.name)?;
     write_log(&folder)?;
     progress.begin(&config, folder.path());
+    if let Some(port) = args.dashboard {
+        let run = Some(folder.path());
+        dashboard::beside(&args.runs, port, run, |line| note!("{line}"))?;
+    }
     let training = Training::start(config.clone(), &folder)?;
     let profile = training.profile();
     progress.replay(training.replay_memory());
     let (training, gateway) = args
         .listen
         .open(training, &folder, |line| progress.say(line))?;
+    let training = training.with_checkpoints_on_request(asked);
+    let evaluator = OwnEvaluator::start(&training, &folder)?;
+    let (training, learners) = args
+        .others
+        .gather(training, &folder, None, |line| progress.say(line))?;
     let outcome = training.run(&stop, args.stop_after, &mut progress);
-    // Actors are told that the run has ended.
-    drop(gateway);
+    // Actors, evaluators and other learners are told that the run has ended.
+    drop((gateway, evaluator, learners));
     progress.end(&outcome);
     let outcome = outcome.inspect_err(|_| suggest_resume(&folder))?;
+    world.map_or(Ok(()), mpi::World::end)?;
     let code = finish(&outcome, folder.path(), args.quiet);
     if args.profile {
         super::profile::print(&config, &profile, outcome.status.steps_per_second)?;
     }
     Ok(code)
+}
+
+/// Whether these arguments would start a run, as far as this machine can tell.
+pub(super) fn check(arguments: &[String]) -> anyhow::Result<()> {
+    #[derive(clap::Parser)]
+    struct Train {
+        #[command(flatten)]
+        args: Args,
+    }
+    let parsed = <Train as clap::Parser>::try_parse_from(arguments);
+    let parsed = parsed.map_err(|error| super::Usage(error.to_string()))?;
+    let mut request = parsed.args.wanted.request();
+    if let Some(env) = settings::env_of(&request) {
+        super::roms::ensure(&env)?;
+        super::mujoco::ensure(&env)?;
+    }
+    // The learner's machine has its own devices.
+    request
+        .overrides
+        .extend(["mode=threads".into(), "device=cpu".into()]);
+    settings::resolve(&request)?;
+    Ok(())
+}
+
+/// One run for each seed, as a queue below the folder of all runs.
+fn run_seeds(
+    request: &Request,
+    seeds: Seeds,
+    runs: &Path,
+    name: &str,
+    jobs: Option<u64>,
+) -> anyhow::Result<ExitCode> {
+    let base = settings::joined(request)?;
+    let named = |pointer: &str| Some(base.pointer(pointer)?.as_str()?.replace('/', "-"));
+    let parts = [named("/env/id"), named("/algo/name"), Some(name.to_owned())];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let folder = runs.join("queues").join(parts.join("-"));
+    let mut sweep = Sweep {
+        seeds,
+        ..Sweep::default()
+    };
+    if let serde_json::Value::Object(settings) = base {
+        sweep.base = settings;
+    }
+    if let Some(preset) = &request.preset {
+        sweep
+            .base
+            .insert("preset".to_owned(), preset.as_str().into());
+    }
+    many::run(&sweep, &folder, &many::Places::of(jobs))
 }
 
 /// Everything that libraries report goes to the log file of the run, including panics.

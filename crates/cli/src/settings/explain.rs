@@ -126,7 +126,9 @@ pub fn schema() -> Value {
 pub(super) fn kinds() -> Vec<(&'static str, &'static EnvSpec)> {
     crate::add_environments();
     let mut families: Vec<(&str, Vec<&EnvSpec>)> = Vec::new();
-    for env in starling_envs::registry::all() {
+    let schemes = starling_envs::registry::schemes().into_iter();
+    let of_schemes = schemes.filter_map(|s| starling_envs::registry::find(s.pattern).ok());
+    for env in starling_envs::registry::all().into_iter().chain(of_schemes) {
         match families
             .iter_mut()
             .find(|(family, _)| *family == env.family)

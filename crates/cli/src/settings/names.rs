@@ -99,7 +99,13 @@ pub(super) fn explain(error: EngineError, given: &Value, env: &str, algo: &str) 
     };
     let key = whole_key(key, given);
     let known = all(env, algo);
-    let guesses = [meant(&key, &known), nearest, similar(&key, &known)];
+    let similar = similar(&key, &known);
+    // Without a section, the setting may be in any of them.
+    let closeness = |guess: &[String]| guess.first().map_or(0.0, |guess| alike(&key, guess));
+    let guesses = match !key.contains('.') && closeness(&similar) > closeness(&nearest) {
+        true => [meant(&key, &known), similar, nearest],
+        false => [meant(&key, &known), nearest, similar],
+    };
     let mut guesses = guesses.into_iter().filter(|guess| !guess.is_empty());
     SettingsError::UnknownSetting {
         key,
@@ -124,16 +130,19 @@ fn whole_key(mut key: String, given: &Value) -> String {
 
 /// Settings of any section whose last part is spelt like that of a key.
 pub(super) fn similar(key: &str, known: &[String]) -> Vec<String> {
-    let key = plain(key);
-    let similarity = |known: &String| strsim::jaro_winkler(last(&key), last(known));
     let mut similar: Vec<(f64, &String)> = known
         .iter()
-        .map(|known| (similarity(known), known))
+        .map(|known| (alike(key, known), known))
         .filter(|(similarity, _)| *similarity > 0.9)
         .collect();
     similar.sort_by(|a, b| b.0.total_cmp(&a.0));
     let nearest = similar.into_iter().take(3);
     nearest.map(|(_, name)| name.clone()).collect()
+}
+
+/// How similar the last parts of two names are, from 0 to 1.
+fn alike(key: &str, known: &str) -> f64 {
+    strsim::jaro_winkler(last(&plain(key)), last(known))
 }
 
 fn plain(name: &str) -> String {

@@ -184,4 +184,9 @@ impl Player {
     pub fn restarted(&self) -> &[usize] {
         self.actor.crew.restarted()
     }
+
+    /// The policy forgets all about an environment, also what it kept over a trial.
+    pub(crate) fn forget(&mut self, env: usize) {
+        self.actor.crew.forget(env);
+    }
 }

@@ -63,12 +63,22 @@ struct Group {
     spares: Vec<starling_envs::Rollout>,
 }
 
-/// A crew on its way to a thread, which is to take the actions of row `t`.
+/// A crew on its way to a thread.
 struct Job {
     crew: Box<Crew>,
     group: usize,
     number: usize,
-    t: usize,
+    task: Task,
+}
+
+/// What a thread does with a crew.
+#[derive(Clone, Copy)]
+enum Task {
+    /// Begins the first rollout, with weights of this version: the environments start, and may
+    /// take many steps before.
+    Begin(u64),
+    /// Takes the actions of this row.
+    Step(usize),
 }
 
 /// A crew on its way back, or what went wrong.
@@ -179,7 +189,14 @@ impl Central {
                     self.policy.load(&weights.values)?;
                     version = Some(weights.version);
                 }
-                self.groups[turn].begin(weights.version, env_steps)?;
+                let group = &mut self.groups[turn];
+                if group.number == 0 {
+                    group.send(turn, Task::Begin(weights.version), &jobs);
+                    self.gather(turn, station, results)?;
+                    self.groups[turn].begun(env_steps);
+                } else {
+                    group.begin(weights.version, env_steps)?;
+                }
             }
             if self.groups[turn].begun {
                 self.act(turn, station, &jobs);
@@ -264,18 +281,7 @@ impl Central {
         drop(parts);
         station.profile.add("central", "infer", began.elapsed());
         group.t += 1;
-        for (number, crew) in group.crews.iter_mut().enumerate() {
-            if let Some(crew) = crew.take() {
-                let job = Job {
-                    crew,
-                    group: turn,
-                    number,
-                    t,
-                };
-                // If all threads have ended, waiting for their results says so.
-                let _ = jobs.send(job);
-            }
-        }
+        group.send(turn, Task::Step(t), jobs);
     }
 }
 
@@ -289,9 +295,29 @@ impl Group {
         for crew in self.crews.iter_mut().flatten() {
             crew.begin(version)?;
         }
+        self.begun(env_steps);
+        Ok(())
+    }
+
+    fn begun(&mut self, env_steps: u64) {
         self.begun = true;
         self.env_steps = env_steps;
-        Ok(())
+    }
+
+    /// Sends all crews to the threads.
+    fn send(&mut self, group: usize, task: Task, jobs: &Sender<Job>) {
+        for (number, crew) in self.crews.iter_mut().enumerate() {
+            if let Some(crew) = crew.take() {
+                let job = Job {
+                    crew,
+                    group,
+                    number,
+                    task,
+                };
+                // If all threads have ended, waiting for their results says so.
+                let _ = jobs.send(job);
+            }
+        }
     }
 
     fn parts(&mut self, t: usize) -> Vec<Part<'_>> {
@@ -330,7 +356,10 @@ fn step(station: &Station, thread: usize, todo: &Receiver<Job>, done: &Sender<Do
         station.profile.add("environments", "wait", began.elapsed());
         let began = Instant::now();
         let mut crew = job.crew;
-        let stepped = catch_unwind(AssertUnwindSafe(|| crew.step(job.t)));
+        let stepped = catch_unwind(AssertUnwindSafe(|| match job.task {
+            Task::Begin(version) => crew.begin(version),
+            Task::Step(t) => crew.step(t),
+        }));
         station.profile.add("environments", "step", began.elapsed());
         let crew = match stepped {
             Ok(Ok(())) => Ok(crew),

@@ -128,7 +128,8 @@ impl Crew {
         options: &EnvOptions,
         budget: &Arc<RestartBudget>,
     ) -> Result<(), EnvError> {
-        restart_failed(&mut *self.envs, spec, options, budget)
+        let first = self.place.first_env;
+        restart_failed(&mut *self.envs, first, spec, options, budget)
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -203,6 +204,13 @@ impl Crew {
     /// Environments of the vector that were restarted in the last step.
     pub(super) fn restarted(&self) -> &[usize] {
         &self.restarted
+    }
+
+    /// The policy's memory of an environment becomes zero, also what it keeps over a trial.
+    pub(super) fn forget(&mut self, env: usize) {
+        for (_, array) in self.state.leaves_mut() {
+            array.at_mut(&[env]).bytes.fill(0);
+        }
     }
 
     fn note_restarts(&mut self) {
@@ -281,9 +289,7 @@ impl Crew {
         if self.started {
             self.envs.restore(&snapshot.envs, &mut self.rollout)?;
             for b in snapshot.envs.restarted() {
-                for (_, array) in self.state.leaves_mut() {
-                    array.at_mut(&[b]).bytes.fill(0);
-                }
+                self.forget(b);
             }
             // Restoring writes row 0; the next rollout is carried over from the last row.
             for (_, array) in self.rollout.obs.leaves_mut() {
@@ -317,15 +323,18 @@ impl From<CollectError> for crate::EngineError {
     }
 }
 
-/// From now on environments of this kind that report an error are restarted.
+/// From now on environments of this kind that report an error are restarted. `first` is the number
+/// of the first of them.
 pub(crate) fn restart_failed(
     envs: &mut dyn VecEnv,
+    first: usize,
     spec: &EnvSpec,
     options: &EnvOptions,
     budget: &Arc<RestartBudget>,
 ) -> Result<(), EnvError> {
     let (spec, options) = (spec.clone(), options.clone());
-    envs.restart_failed(Box::new(move || spec.make(&options)), Arc::clone(budget))
+    let make = move |env: usize| spec.make_numbered(&options, first + env);
+    envs.restart_failed(Box::new(make), Arc::clone(budget))
 }
 
 /// The streams from which actions are drawn, one for each environment of a place.

@@ -19,6 +19,7 @@ pub(crate) struct ActorKit {
     config: RunConfig,
     spec: &'static EnvSpec,
     pub(crate) algorithm: Arc<dyn Algorithm>,
+    /// Where actors compute.
     pub(crate) device: Device,
     /// How many environments were and may be restarted.
     pub(crate) restarts: Option<Arc<RestartBudget>>,
@@ -32,7 +33,7 @@ impl ActorKit {
         Ok(Self {
             spec: config.env_spec()?,
             algorithm: config.algorithm()?.into(),
-            device: config.settings.device.resolve()?,
+            device: config.settings.actor_device().resolve()?,
             config: config.clone(),
             restarts,
         })

@@ -51,7 +51,7 @@ pub(crate) enum Collector {
 
 impl Collector {
     /// What shows whether its environments are moving.
-    fn pulses(&self) -> Vec<Arc<Pulse>> {
+    pub(super) fn pulses(&self) -> Vec<Arc<Pulse>> {
         match self {
             Collector::Actor(actor) => vec![Arc::clone(actor.crew().pulse())],
             Collector::Central(central) => central.pulses().collect(),
@@ -69,7 +69,12 @@ impl Collector {
         }
     }
 
-    fn run(self, station: &Station, leases: &[Lease], pin: bool) -> Result<(), EngineError> {
+    pub(super) fn run(
+        self,
+        station: &Station,
+        leases: &[Lease],
+        pin: bool,
+    ) -> Result<(), EngineError> {
         match (self, leases) {
             (Collector::Actor(actor), [lease]) => act(station, lease, *actor),
             (Collector::Actor(_), _) => Err(EngineError::Thread("has no place".into())),

@@ -2,14 +2,20 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use starling_nets::{Device, set_threads, urgent_stream};
 
+use super::local::Collector;
 use super::{Actor, ActorKit, panic_message, rollout_steps};
+use crate::link::patience::{SLICE, Watchdog};
 use crate::link::{ActorLink, Lease, LinkError, Loss, Pace, Parcel, Sparse, Wanted, Weights};
 use crate::measure::Profile;
 use crate::{EngineError, RunConfig};
+
+/// How long the end of a run waits for an actor in the middle of a rollout.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Collects at a leased place until the run ends, with new environments and a new policy. All that
 /// an actor in another process needs is the run's settings, a lease, and its side of a link.
@@ -23,20 +29,15 @@ pub fn serve(
     lease: &Lease,
     link: Arc<dyn ActorLink>,
 ) -> Result<(), EngineError> {
-    let kit = ActorKit::new(config, config.restart_budget())?;
-    let link = Sparse::over(link, &*kit.algorithm);
-    let station = Station::new(config, &kit, Arc::clone(&link), Arc::default());
     let who = format!("the actor of place {}", lease.id.place);
-    match guard(|| act(&station, lease, kit.actor(lease.place, lease.seed)?)) {
-        Ok(()) => Ok(()),
-        Err(failure) => {
-            link.fail(failure.loss(std::slice::from_ref(lease), who));
-            Err(failure.error)
-        }
-    }
+    let make = |kit: &ActorKit| {
+        let actor = kit.actor(lease.place, lease.seed)?;
+        Ok(Collector::Actor(Box::new(actor)))
+    };
+    serve_with(config, std::slice::from_ref(lease), link, who, make)
 }
 
-/// Collects at several leased places until the run ends, as `mode=central` does: this thread chooses
+/// Collects at several leased places until the run ends, as `mode=central` does: one thread chooses
 /// the actions of all, and `threads` others step the environments. `link` takes the parcels of every
 /// lease.
 ///
@@ -47,16 +48,75 @@ pub fn serve_central(
     leases: &[Lease],
     link: Arc<dyn ActorLink>,
 ) -> Result<(), EngineError> {
-    let kit = ActorKit::new(config, config.restart_budget())?;
-    let link = Sparse::over(link, &*kit.algorithm);
-    let station = Station::new(config, &kit, Arc::clone(&link), Arc::default());
-    match guard(|| kit.central(leases)?.run(&station, leases, false)) {
-        Ok(()) => Ok(()),
-        Err(failure) => {
-            let places: Vec<String> = leases.iter().map(|all| all.id.place.to_string()).collect();
-            let who = format!("the actor of places {}", places.join(", "));
-            link.fail(failure.loss(leases, who));
-            Err(failure.error)
+    let places: Vec<String> = leases.iter().map(|all| all.id.place.to_string()).collect();
+    let who = format!("the actor of places {}", places.join(", "));
+    let make = |kit: &ActorKit| Ok(Collector::Central(Box::new(kit.central(leases)?)));
+    serve_with(config, leases, link, who, make)
+}
+
+/// Collects on a thread of its own, while this one watches the environments: one that does not return
+/// cannot be interrupted, but the learner can be told.
+fn serve_with(
+    config: &RunConfig,
+    leases: &[Lease],
+    link: Arc<dyn ActorLink>,
+    who: String,
+    make: impl FnOnce(&ActorKit) -> Result<Collector, EngineError>,
+) -> Result<(), EngineError> {
+    let mut working = None;
+    // What fails before the actor is at work is a failure too.
+    let started = guard(|| {
+        let kit = ActorKit::new(config, config.restart_budget())?;
+        let link = Sparse::over(Arc::clone(&link), &*kit.algorithm);
+        let station = Station::new(config, &kit, link, Arc::default());
+        let collector = make(&kit)?;
+        let watchdog = Watchdog::new(collector.pulses());
+        let (leases, patience) = (leases.to_vec(), station.patience);
+        let (done, ended) = sync_channel(1);
+        let work = move || {
+            let worked = guard(|| collector.run(&station, &leases, false));
+            // Nobody waits for it any more if an environment was stuck.
+            let _ = done.send(worked);
+        };
+        let thread = std::thread::Builder::new().name("actor".into()).spawn(work);
+        thread.map_err(|error| EngineError::Thread(format!("did not start: {error}")))?;
+        working = Some((ended, watchdog, patience));
+        Ok(())
+    });
+    let worked = match working {
+        Some((ended, watchdog, patience)) => watch(&ended, watchdog, patience, &*link),
+        None => started,
+    };
+    worked.map_err(|failure| {
+        link.fail(failure.loss(leases, who));
+        failure.error
+    })
+}
+
+/// Waits for an actor at work. Fails if one of its environments is stuck for longer than `patience`.
+fn watch(
+    ended: &Receiver<Result<(), Failure>>,
+    mut watchdog: Watchdog,
+    patience: Duration,
+    link: &dyn ActorLink,
+) -> Result<(), Failure> {
+    let mut closed: Option<Instant> = None;
+    loop {
+        match ended.recv_timeout(SLICE) {
+            Ok(worked) => return worked,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return guard(|| Err(EngineError::Thread("of an actor ended unexpectedly".into())));
+            }
+        }
+        if let Some(still) = watchdog.look()
+            && still.time > patience
+        {
+            return guard(|| Err(still.into()));
+        }
+        if link.is_closed() && closed.get_or_insert_with(Instant::now).elapsed() > FAREWELL {
+            tracing::warn!("an actor does not end in time; it is left behind");
+            return Ok(());
         }
     }
 }

@@ -53,6 +53,16 @@ impl Learning {
     }
 }
 
+/// Whether rollouts are stored sooner than threads for it are started.
+pub(super) fn is_little(rollouts: &[(usize, &Rollout)]) -> bool {
+    const LITTLE: usize = 1 << 16;
+    let bytes = rollouts.iter().map(|(_, rollout)| {
+        let obs = rollout.obs.leaves().into_iter();
+        obs.map(|(_, array)| array.bytes().len()).sum::<usize>()
+    });
+    bytes.sum::<usize>() <= LITTLE
+}
+
 /// Stores rollouts, each with the number of its first environment, and returns how many steps
 /// they have.
 pub(super) fn insert<'a>(

@@ -3,12 +3,14 @@
 //! [`Learning`] is a learner with its source of data: rollouts as they arrive, or a replay
 //! (`replay.rs`). `inserters.rs` inserts into the replay, and `pipeline.rs` overlaps its updates.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rand::Rng as _;
 use starling_algos::{Algorithm, Batch, Experience, Learner, Progress, Report, Spaces, Started};
-use starling_envs::Rollout;
+use starling_envs::{Rollout, stream};
 use starling_nets::Device;
 
 use crate::link::Pace;
@@ -21,7 +23,7 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-use inserters::insert;
+use inserters::{insert, is_little};
 pub(crate) use means::{Means, Times};
 use pipeline::failed;
 use replay::{Drawn, ReplayFeed};
@@ -38,9 +40,9 @@ const LAST_UPDATES: Duration = Duration::from_secs(10);
 pub(crate) struct Learning {
     pub(crate) learner: Box<dyn Learner>,
     pub(crate) feed: Feed,
-    /// The update that the device is computing, and its batch.
-    under_way: Option<(Drawn, Started)>,
-    /// Updates since the beginning, without the one under way.
+    /// The updates that the device is computing, oldest first, and their batches.
+    under_way: VecDeque<(Drawn, Started)>,
+    /// Updates since the beginning, without those under way.
     pub(crate) updates: u64,
     pub(crate) means: Means,
     pub(crate) times: Times,
@@ -52,18 +54,28 @@ impl Learning {
         spaces: &Spaces,
         settings: &Settings,
         device: Device,
+        rank: usize,
     ) -> Result<Self, EngineError> {
+        // The first weights of a group are those of learner 0. What the others draw themselves, such as
+        // the order of minibatches, is to differ.
+        let seed = match rank {
+            0 => settings.seed,
+            rank => stream(settings.seed, "learner-of-group", rank as u64).next_u64(),
+        };
+        let learner = algorithm.learner(seed, device);
         let feed = match algorithm.experience() {
             Experience::Rollouts { .. } => Feed::Rollouts,
             Experience::Transitions(needs) => {
                 let layout = replay_layout(algorithm, spaces, settings.envs);
-                Feed::Replay(Box::new(ReplayFeed::new(*needs, layout, settings, device)?))
+                let (needs, ahead) = (*needs, learner.in_flight());
+                let feed = ReplayFeed::new(needs, layout, settings, device, ahead, rank)?;
+                Feed::Replay(Box::new(feed))
             }
         };
         Ok(Self {
-            learner: algorithm.learner(settings.seed, device),
+            learner,
             feed,
-            under_way: None,
+            under_way: VecDeque::new(),
             updates: 0,
             means: Means::default(),
             times: Times::default(),
@@ -98,10 +110,7 @@ impl Learning {
         stop: &AtomicBool,
     ) -> Result<u64, EngineError> {
         let before = self.updates;
-        for (_, rollout) in rollouts {
-            let lag = version.saturating_sub(rollout.version);
-            self.means.add("policy_lag", lag as f64);
-        }
+        self.count_lags(rollouts, version);
         let began = Instant::now();
         match &self.feed {
             Feed::Rollouts => self.learn_from_rollouts(rollouts, progress)?,
@@ -109,6 +118,55 @@ impl Learning {
         }
         self.times.all += began.elapsed();
         Ok(self.updates - before)
+    }
+
+    fn count_lags(&mut self, rollouts: &[(usize, &Rollout)], version: u64) {
+        for (_, rollout) in rollouts {
+            let lag = version.saturating_sub(rollout.version);
+            self.means.add("policy_lag", lag as f64);
+        }
+    }
+
+    /// In a group, the first half of [`absorb`](Learning::absorb): takes in rollouts, and returns how
+    /// many updates it could make.
+    pub(crate) fn take_in(
+        &mut self,
+        rollouts: &[(usize, &Rollout)],
+        version: u64,
+        pace: Pace,
+    ) -> Result<u64, EngineError> {
+        self.count_lags(rollouts, version);
+        let began = Instant::now();
+        let Feed::Replay(feed) = &mut self.feed else {
+            return Ok(u64::from(!rollouts.is_empty()));
+        };
+        let steps = insert(&feed.replay, rollouts.iter())?;
+        feed.limiter.inserted(steps);
+        self.times.insert += began.elapsed();
+        self.times.all += began.elapsed();
+        Ok(feed.owed(match pace {
+            Pace::Free => UPDATES_AT_ONCE as u64,
+            Pace::Lag(_) => u64::MAX,
+        }))
+    }
+
+    /// In a group, the second half: makes one update. Where an average with the group failed, it can be
+    /// called again after [`abandon`](Learning::abandon).
+    pub(crate) fn learn_once(
+        &mut self,
+        rollouts: &[(usize, &Rollout)],
+        progress: Progress,
+    ) -> Result<(), EngineError> {
+        let began = Instant::now();
+        match &self.feed {
+            Feed::Rollouts => self.learn_from_rollouts(rollouts, progress)?,
+            Feed::Replay(_) => {
+                self.start_update(progress)?;
+                self.settle(progress)?;
+            }
+        }
+        self.times.all += began.elapsed();
+        Ok(())
     }
 
     fn learn_from_rollouts(
@@ -137,7 +195,7 @@ impl Learning {
         };
         let (threads, unlimited) = (feed.threads, feed.needs.rate.samples_per_insert.is_none());
         let replay = Arc::clone(&feed.replay);
-        let steps = if threads == 0 {
+        let steps = if threads == 0 || is_little(rollouts) {
             let began = Instant::now();
             let steps = insert(&replay, rollouts.iter())?;
             self.times.insert += began.elapsed();

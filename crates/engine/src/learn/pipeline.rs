@@ -1,5 +1,5 @@
-//! Pipelined updates: while the device computes one update, the replay gets the priorities of the
-//! previous one.
+//! Pipelined updates: while the device computes one update or several, the replay gets the priorities
+//! of those before.
 
 use std::time::Instant;
 
@@ -10,8 +10,8 @@ use super::replay::{Drawn, Feed};
 use crate::EngineError;
 
 impl Learning {
-    /// Starts the next update once the one before is finished, whose priorities the replay gets
-    /// while the device computes.
+    /// Starts the next update. If as many as the learner allows are under way, it first waits for the
+    /// oldest, whose priorities the replay gets while the device computes.
     pub(super) fn start_update(&mut self, progress: Progress) -> Result<(), EngineError> {
         let Feed::Replay(feed) = &mut self.feed else {
             return Ok(());
@@ -22,27 +22,45 @@ impl Learning {
             return Ok(());
         };
         self.times.draw += began.elapsed();
-        let finished = self.finish(progress)?;
-        let started = self.learner.start(drawn.batch(), progress);
-        let started = started.map_err(|source| failed(progress, source))?;
-        self.under_way = Some((drawn, started));
-        match finished {
-            Some((drawn, report)) => self.prioritize(drawn, &report),
-            None => Ok(()),
+        let mut finished = Vec::new();
+        while self.under_way.len() >= self.learner.in_flight() {
+            finished.extend(self.finish(progress)?);
+        }
+        match self.learner.start(drawn.batch(), progress) {
+            Ok(started) => self.under_way.push_back((drawn, started)),
+            Err(source) => {
+                // In a group the update may be made again.
+                if let Feed::Replay(feed) = &mut self.feed {
+                    feed.spare.push(drawn);
+                }
+                return Err(failed(progress, source));
+            }
+        }
+        for (drawn, report) in finished {
+            self.prioritize(drawn, &report)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the updates in progress.
+    pub(crate) fn abandon(&mut self) {
+        if let Feed::Replay(feed) = &mut self.feed {
+            feed.spare
+                .extend(self.under_way.drain(..).map(|(drawn, _)| drawn));
         }
     }
 
-    /// Finishes the update in progress.
+    /// Finishes all updates in progress.
     pub(crate) fn settle(&mut self, progress: Progress) -> Result<(), EngineError> {
-        match self.finish(progress)? {
-            Some((drawn, report)) => self.prioritize(drawn, &report),
-            None => Ok(()),
+        while let Some((drawn, report)) = self.finish(progress)? {
+            self.prioritize(drawn, &report)?;
         }
+        Ok(())
     }
 
-    /// Waits for the update that is under way.
+    /// Waits for the oldest update that is under way.
     fn finish(&mut self, progress: Progress) -> Result<Option<(Drawn, Report)>, EngineError> {
-        let Some((drawn, started)) = self.under_way.take() else {
+        let Some((drawn, started)) = self.under_way.pop_front() else {
             return Ok(None);
         };
         let report = started.finish();

@@ -54,8 +54,7 @@ impl Draw for Drawn {
                     Some(draws) => replay.sample_groups_into(batch, draws, beta, rng)?,
                     None => replay.sample_into(batch, beta, rng)?,
                 }
-                let (obs, next_obs) = (batch.obs.leaves_mut(), batch.next_obs.leaves_mut());
-                send(obs.into_iter().chain(next_obs).map(|(_, array)| array));
+                send(columns(batch));
             }
             Drawn::Sequences(batch) => {
                 replay.sample_sequences_into(batch, beta, rng)?;
@@ -66,25 +65,33 @@ impl Draw for Drawn {
     }
 }
 
+/// All that a learner takes to its device.
+fn columns(batch: &mut TransitionBatch) -> impl Iterator<Item = &mut Array> {
+    let (obs, next_obs) = (batch.obs.leaves_mut(), batch.next_obs.leaves_mut());
+    let obs = obs.into_iter().chain(next_obs).map(|(_, array)| array);
+    obs.chain([
+        &mut batch.actions,
+        &mut batch.returns,
+        &mut batch.discounts,
+        &mut batch.weights,
+    ])
+}
+
 impl Drawn {
-    /// Buffers whose observations lie where the device can fetch them by itself.
+    /// Buffers that lie where the device can fetch them by itself.
     fn new(needs: &ReplayNeeds, layout: &Layout, device: Device) -> Result<Self, ReplayError> {
         let size = needs.batch_size;
-        let pin_all = |obs: &mut Tree<Array>| {
-            for (_, array) in obs.leaves_mut() {
-                pin(array, device);
-            }
-        };
         Ok(match needs.replay.sequence {
             None => {
                 let mut batch = TransitionBatch::new(layout, size);
-                pin_all(&mut batch.obs);
-                pin_all(&mut batch.next_obs);
+                columns(&mut batch).for_each(|array| pin(array, device));
                 Drawn::Transitions(Box::new(batch), needs.draws.clone())
             }
             Some(_) => {
                 let mut batch = SequenceBatch::new(&needs.replay, layout, size)?;
-                pin_all(&mut batch.obs);
+                for (_, array) in batch.obs.leaves_mut() {
+                    pin(array, device);
+                }
                 Drawn::Sequences(Box::new(batch))
             }
         })
@@ -111,16 +118,21 @@ impl ReplayFeed {
         layout: Layout,
         settings: &Settings,
         device: Device,
+        in_flight: usize,
+        rank: usize,
     ) -> Result<Self, ReplayError> {
         let threads = settings.prefetch_threads;
-        let buffers = (2 * threads).max(1);
+        let buffers = match threads {
+            0 => 1,
+            _ => 2 * threads + in_flight - 1,
+        };
         let spare = (0..buffers).map(|_| Drawn::new(&needs, &layout, device));
         Ok(Self {
             spare: spare.collect::<Result<_, _>>()?,
             replay: Arc::new(Replay::new(needs.replay.clone(), layout)?),
             limiter: RateLimiter::new(needs.rate.clone())?,
             needs,
-            rng: stream(settings.seed, "replay", 0),
+            rng: stream(settings.seed, "replay", rank as u64),
             threads,
             patience: Duration::from_secs_f64(settings.stall_timeout_s),
             prefetcher: None,
@@ -134,6 +146,24 @@ impl ReplayFeed {
 
     fn may_draw(&self) -> bool {
         !self.replay.is_empty() && self.limiter.may_sample(self.needs.batch_steps())
+    }
+
+    /// How many updates could be made now, counted up to `most`.
+    pub(super) fn owed(&self, most: u64) -> u64 {
+        if self.replay.is_empty() {
+            return 0;
+        }
+        let most = match self.needs.rate.samples_per_insert {
+            Some(_) => most,
+            None => 1,
+        };
+        let (mut limiter, steps) = (self.limiter.clone(), self.needs.batch_steps());
+        let mut owed = 0;
+        while owed < most && limiter.may_sample(steps) {
+            limiter.sampled(steps);
+            owed += 1;
+        }
+        owed
     }
 
     /// The next batch, once sampling is allowed; `None` if there are no buffers for it. The caller

@@ -1,7 +1,7 @@
 //! Tests of the learner with its replay, and an actor that collects for it.
 
 use serde_json::json;
-use starling_replay::{GroupedDraws, Prefetcher, TransitionBatch};
+use starling_replay::{GroupDraw, GroupedDraws, Prefetcher, TransitionBatch};
 
 use super::*;
 use crate::link::Weights;
@@ -40,7 +40,7 @@ impl Pair {
             ..config.settings
         };
         let learning =
-            Learning::new(&*parts.kit.algorithm, &spaces, &settings, Device::Cpu).unwrap();
+            Learning::new(&*parts.kit.algorithm, &spaces, &settings, Device::Cpu, 0).unwrap();
         let weights = Weights {
             version: 0,
             values: learning.learner.weights(),
@@ -97,7 +97,7 @@ fn updates_end_and_their_buffers_come_back() {
         for _ in 0..40 {
             pair.round();
         }
-        assert_eq!(pair.learning.under_way.is_some(), threads > 0);
+        assert_eq!(!pair.learning.under_way.is_empty(), threads > 0);
         pair.learning.settle(PROGRESS).unwrap();
 
         let updates = pair.learning.updates;
@@ -149,7 +149,7 @@ fn an_algorithm_can_ask_for_several_draws() {
         let draws = GroupedDraws {
             groups: vec![0..1, 1..4],
             chosen: 2,
-            rows: vec![4],
+            draws: vec![GroupDraw::all(4)],
         };
         let feed = pair.feed();
         for drawn in &mut feed.spare {

@@ -79,6 +79,7 @@ pub fn terms() -> Terms {
         publications: PublicationFormat { weights: VALUES },
         places,
         history: HISTORY,
+        evaluations: None,
     }
 }
 

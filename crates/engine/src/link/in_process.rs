@@ -192,7 +192,7 @@ impl ActorLink for InProcess {
                 return Some(Err(LinkError::LeaseEnded(lease)));
             }
             let queued = shared.parcels.entry(lease.place).or_default();
-            // Whoever is fast waits alone: the others have their own share of the queue.
+            // Each place has its own share of the queue, so a fast actor delays no other.
             if *queued >= QUEUED_PER_PLACE || shared.closed {
                 return None;
             }

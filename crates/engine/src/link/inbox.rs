@@ -31,7 +31,7 @@ pub(crate) struct Losses {
 
 /// The learner's end of a link.
 pub(crate) struct Inbox {
-    link: Box<dyn LearnerLink>,
+    link: Arc<dyn LearnerLink>,
     places: Arc<Places>,
     pace: Pace,
     patience: Duration,
@@ -53,7 +53,7 @@ impl Inbox {
         losses: Losses,
     ) -> Self {
         Self {
-            link,
+            link: link.into(),
             early: places.all().iter().map(|_| VecDeque::new()).collect(),
             arrived: Vec::new(),
             places,
@@ -71,6 +71,11 @@ impl Inbox {
 
     pub(crate) fn places(&self) -> &Arc<Places> {
         &self.places
+    }
+
+    /// The link itself, to look at from another thread.
+    pub(crate) fn link(&self) -> Arc<dyn LearnerLink> {
+        Arc::clone(&self.link)
     }
 
     /// Actors that were lost since the beginning of the run.
@@ -151,7 +156,7 @@ impl Inbox {
 
     /// The next parcel; `None` when the run is told to stop before there is one.
     fn receive(&mut self, stop: &AtomicBool) -> Result<Option<Parcel>, EngineError> {
-        let mut patience = Patience::new(self.patience);
+        let (mut patience, mut joins) = (Patience::new(self.patience), 0);
         while !stop.load(Ordering::Relaxed) {
             let began = Instant::now();
             let received = self.link.receive(patience.slice());
@@ -164,9 +169,16 @@ impl Inbox {
                     patience.spend(began);
                 }
                 Ok(event) => {
+                    // An actor that takes over a place needs time to start. Actors that only come and
+                    // go are not waited for again and again.
+                    let joined = matches!(event, Event::Joined { .. });
                     self.admit(event)?;
-                    // Whoever takes a place over needs time to start.
-                    patience = Patience::new(self.patience);
+                    joins += u64::from(joined);
+                    if joined && joins <= self.early.len() as u64 {
+                        patience = Patience::new(self.patience);
+                    } else {
+                        patience.spend(began);
+                    }
                 }
                 Err(LinkError::TimedOut { .. }) if patience.spend(began) => {}
                 Err(LinkError::TimedOut { who, what, .. }) => {
@@ -344,7 +356,7 @@ mod tests {
         assert!(error.contains("the learner waited"), "{error}");
     }
 
-    /// A stop loses nothing that has arrived: whoever goes on has it.
+    /// A stop loses nothing that has arrived: a run that continues has it.
     #[test]
     fn a_stop_keeps_what_has_arrived() {
         for pace in [Pace::Free, Pace::Lag(0)] {
@@ -382,7 +394,7 @@ mod tests {
         assert_eq!((inbox.places().held(), inbox.losses()), (0, 1));
     }
 
-    /// Whoever gives a place back is no loss, and what it sent before is used.
+    /// An actor that gives its place back is not a loss, and its parcels are used.
     #[test]
     fn an_actor_that_leaves_frees_its_place() {
         let (mut inbox, link, leases) = inbox(Pace::Free, 0);

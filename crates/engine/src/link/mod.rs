@@ -12,16 +12,18 @@
 //! order.
 //!
 //! Read first: [`ActorLink`] and [`LearnerLink`] (the two sides), [`Places`] (who may send what).
-//! [`InProcess`] is the link within one process. For a link to other processes [`remote`] has all but
-//! the way that messages take; one that is quite different needs the two traits, and [`wire`] for its
-//! bytes. Every link passes [`conformance::check`].
+//! [`InProcess`] is the link within one process. For a link to other processes [`remote`] has everything
+//! except the transport. A link with its own messages uses the [`ledger`] on the learner's side, and
+//! [`wire`] to serialize. Every link passes [`conformance::check`].
 //!
 //! What a link cannot carry is acting itself: `mode=central` over a network would send
 //! observations and actions, not parcels and weights.
 
 pub mod conformance;
+pub mod evaluations;
 mod in_process;
 mod inbox;
+pub mod ledger;
 pub(crate) mod patience;
 mod places;
 pub mod remote;
@@ -35,10 +37,12 @@ use serde::{Deserialize, Serialize};
 use starling_envs::{Episode, Rollout};
 use starling_nets::Snapshot;
 
+pub use self::evaluations::Evaluations;
 pub use self::in_process::InProcess;
 #[cfg(test)]
 pub(crate) use self::in_process::QUEUED_PER_PLACE;
 pub(crate) use self::inbox::{Inbox, Losses, Pace};
+pub use self::patience::Patience;
 pub use self::places::{Lease, LeaseId, Place, Places, Start, Verdict};
 pub(crate) use self::sparse::Sparse;
 
@@ -53,6 +57,8 @@ pub struct Terms {
     pub publications: wire::PublicationFormat,
     /// Versions of the weights that can be had.
     pub history: usize,
+    /// Evaluations that other processes make, if they do.
+    pub evaluations: Option<Arc<Evaluations>>,
 }
 
 /// One version of the weights that actors act with.
@@ -166,7 +172,7 @@ pub trait ActorLink: Send + Sync {
 ///
 /// Parcels of one lease arrive in the order in which they were sent, and what is not taken is
 /// bounded. A loss arrives after the parcels that were sent before it.
-pub trait LearnerLink: Send {
+pub trait LearnerLink: Send + Sync {
     /// Makes weights available; never waits for a reader. To publish the latest version again
     /// changes its control alone.
     fn publish(&self, publication: Publication);
@@ -184,6 +190,35 @@ pub trait LearnerLink: Send {
 
     /// Ends all waits, now and later.
     fn close(&self);
+
+    /// The actors of other processes, and what was counted of them, for people. A link within a process
+    /// has none.
+    fn remote_actors(&self) -> Option<(Vec<RemoteActor>, ledger::Counts)> {
+        None
+    }
+}
+
+/// An actor of another process, as the learner knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteActor {
+    /// Machine, process and place.
+    pub name: String,
+    /// Number of its place and its environments; none while it waits for one.
+    pub place: Option<(usize, usize)>,
+    /// How long it has held the place, or waited for one.
+    pub held: Duration,
+    /// How long it has had no connection.
+    pub away: Option<Duration>,
+    /// Times that it connected again.
+    pub reconnects: u64,
+    /// Parcels that it has sent under its lease.
+    pub parcels: u64,
+    /// Their steps.
+    pub steps: u64,
+    /// Versions of the weights between those of its last parcel and the newest.
+    pub lag: Option<u64>,
+    /// Since the last parcel, or since it joined.
+    pub silent: Duration,
 }
 
 /// Why there is no answer from the other side.

@@ -17,22 +17,28 @@ const MOST: Duration = Duration::from_secs(1);
 
 /// How long a wait may still take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub struct Patience {
     left: Duration,
 }
 
 impl Patience {
-    pub(crate) fn new(left: Duration) -> Self {
+    /// So long.
+    pub fn new(left: Duration) -> Self {
         Self { left }
     }
 
     /// How long to wait before the next look.
-    pub(crate) fn slice(&self) -> Duration {
+    pub fn slice(&self) -> Duration {
         self.left.min(SLICE)
     }
 
+    /// What is left of it.
+    pub fn left(&self) -> Duration {
+        self.left
+    }
+
     /// Counts a slice that began then. Returns false once the patience is used up.
-    pub(crate) fn spend(&mut self, began: Instant) -> bool {
+    pub fn spend(&mut self, began: Instant) -> bool {
         self.left = self.left.saturating_sub(began.elapsed().min(MOST));
         !self.left.is_zero()
     }

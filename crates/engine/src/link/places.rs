@@ -99,6 +99,16 @@ impl Places {
     pub fn new(shares: impl IntoIterator<Item = Range<usize>>, start: Start) -> Self {
         let shares: Vec<Range<usize>> = shares.into_iter().collect();
         let total_envs = shares.last().map_or(0, |last| last.end);
+        Self::among(shares, total_envs, start)
+    }
+
+    /// Some of the environments `0..total_envs`, cut at the given ranges: the others are those of other
+    /// learners.
+    pub fn among(
+        shares: impl IntoIterator<Item = Range<usize>>,
+        total_envs: usize,
+        start: Start,
+    ) -> Self {
         let slots = shares.into_iter().map(|share| Slot {
             place: Place {
                 first_env: share.start,
@@ -168,9 +178,13 @@ impl Places {
     }
 
     /// How many places there are.
-    #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
     pub fn len(&self) -> usize {
         self.lock().len()
+    }
+
+    /// Whether there is none, as for a link to evaluators alone.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// How many of them are leased.
@@ -201,7 +215,7 @@ impl Places {
                 epoch: self.start.epoch,
             },
             place: slot.place,
-            // Whoever takes over does not repeat what the one before drew.
+            // The next holder does not repeat the random numbers of the previous one.
             seed: self.start.seed ^ term.rotate_left(16),
             first_version: self.start.first_version,
             first_round: slot.used,
@@ -212,7 +226,7 @@ impl Places {
         lease.epoch == self.start.epoch
             && slots
                 .get(lease.place)
-                .is_some_and(|slot| slot.held && slot.terms == lease.term + 1)
+                .is_some_and(|slot| slot.held && slot.terms.checked_sub(1) == Some(lease.term))
     }
 
     /// Nothing inside can panic halfway, so a poisoned lock is as good as any.

@@ -1,7 +1,7 @@
 //! What links to other processes have in common: an actor asks, the learner's end answers.
 //!
 //! ```text
-//! actor ─▶ Remote ── request ─▶ carrier … ─▶ Session ─▶ Gateway ─▶ Inbox
+//! actor ─▶ Remote ── request ─▶ carrier … ─▶ Session ─▶ Ledger ─▶ Inbox
 //!             ▲                                 │
 //!             └───────── answer ◀───────────────┘
 //! ```
@@ -12,27 +12,29 @@
 //! its actor. Over a stream of bytes, such as a socket, [`Stream`] and [`Gateway::attend`] do both.
 
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use starling_envs::Rollout;
 
+use super::ledger::{Claim, Claimed, Counts, Failure, Ledger, State, Taken};
+use super::patience::Patience;
 use super::wire::{self, HEADER_BYTES, PublicationFormat};
 use super::{
-    ActorLink, Event, InProcess, LearnerLink, Lease, LeaseId, LinkError, Loss, Parcel, Publication,
-    Terms, Wanted,
+    ActorLink, Event, LearnerLink, Lease, LeaseId, LinkError, Loss, Parcel, Publication,
+    RemoteActor, Terms, Wanted,
 };
 
-/// What an actor says; a parcel follows `Send` as a frame.
+/// What an actor says; a parcel follows `Send`, which has its number, as a frame.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
     Join,
     Weights(Wanted, Duration),
-    Send(Duration),
+    Send(u64, Duration),
     Fail(Loss),
 }
 
@@ -94,22 +96,23 @@ impl<S: Read + Write> Stream<S> {
     }
 }
 
-/// The learner's side: plays each actor towards a link within the process. Clones are the same.
+/// The learner's side: brings what actors say to the [`Ledger`]. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Gateway {
-    link: InProcess,
-    terms: Arc<Terms>,
-    /// The settings of the run, for whoever joins.
+    ledger: Arc<Ledger>,
+    /// The settings of the run, for actors that join.
     config: Arc<Value>,
+    /// Counts connections.
+    sessions: Arc<AtomicU64>,
 }
 
 impl Gateway {
     /// A gateway for a run with these settings.
     pub fn new(terms: Terms, config: Value) -> Self {
         Self {
-            link: InProcess::new(Arc::clone(&terms.places), terms.history),
-            terms: Arc::new(terms),
+            ledger: Arc::new(Ledger::new(terms)),
             config: Arc::new(config),
+            sessions: Arc::default(),
         }
     }
 
@@ -117,7 +120,9 @@ impl Gateway {
     pub fn session(&self) -> Session {
         Session {
             gateway: self.clone(),
-            held: Vec::new(),
+            name: self.sessions.fetch_add(1, Ordering::Relaxed),
+            attempts: 0,
+            held: None,
         }
     }
 
@@ -144,7 +149,7 @@ impl Gateway {
     ) {
         let gateway = self.clone();
         std::thread::spawn(move || {
-            while !gateway.link.is_closed() {
+            while !gateway.ledger.is_closed() {
                 match accept() {
                     Ok(stream) => {
                         let gateway = gateway.clone();
@@ -164,19 +169,27 @@ impl Gateway {
 
 impl LearnerLink for Gateway {
     fn publish(&self, publication: Publication) {
-        self.link.publish(publication);
+        self.ledger.publish(publication);
     }
 
     fn receive(&self, patience: Duration) -> Result<Event, LinkError> {
-        self.link.receive(patience)
+        self.ledger.receive(patience)
+    }
+
+    fn recycle(&self, place: usize, rollouts: Vec<Rollout>) {
+        self.ledger.recycle(place, rollouts);
     }
 
     fn set_busy(&self, busy: bool) {
-        self.link.set_busy(busy);
+        self.ledger.set_busy(busy);
     }
 
     fn close(&self) {
-        self.link.close();
+        self.ledger.close();
+    }
+
+    fn remote_actors(&self) -> Option<(Vec<RemoteActor>, Counts)> {
+        self.ledger.remote_actors()
     }
 }
 
@@ -184,14 +197,20 @@ impl LearnerLink for Gateway {
 #[derive(Debug)]
 pub struct Session {
     gateway: Gateway,
-    /// What was leased over this connection and not given up.
-    held: Vec<LeaseId>,
+    /// Its number among all sessions.
+    name: u64,
+    /// Times that it asked for a place.
+    attempts: u64,
+    /// What was leased over this connection and not given up, with the ledger's number of the
+    /// connection.
+    held: Option<(LeaseId, u64)>,
 }
 
 impl Session {
     /// The longest request.
     pub fn most_bytes(&self) -> u64 {
-        4 + MOST_JSON + HEADER_BYTES as u64 + self.gateway.terms.parcels.most_bytes()
+        let parcels = &self.gateway.ledger.terms().parcels;
+        4 + MOST_JSON + HEADER_BYTES as u64 + parcels.most_bytes()
     }
 
     /// The answer to a request. Waits as the actor would: for weights, or for room in the queue.
@@ -199,72 +218,106 @@ impl Session {
     /// # Errors
     /// When the request is not one of an actor of this run. The connection should end then.
     pub fn answer(&mut self, request: &[u8]) -> io::Result<Vec<u8>> {
-        let Gateway {
-            link,
-            terms,
-            config,
-        } = &self.gateway;
         let (request, frame) = read_message(request)?;
         let answer = match request {
-            Request::Join => {
-                let lease = terms.places.lease();
-                if let Some(lease) = lease {
-                    self.held.push(lease.id);
-                    link.join(lease.id, name(lease.id));
-                }
-                let config = Value::clone(config);
-                Answer::Welcome(lease, terms.publications, config)
-            }
-            Request::Weights(wanted, patience) => match link.weights(wanted, patience) {
+            Request::Join => self.join()?,
+            Request::Weights(wanted, patience) => match self.weights(wanted, patience)? {
                 Ok(publication) => {
                     let mut message = message(&Answer::Weights)?;
                     wire::write_publication(&publication, &mut message);
                     return Ok(message);
                 }
-                Err(error) => answer_of(error),
+                Err(answer) => answer,
             },
-            Request::Send(patience) => {
-                let parcel = terms.parcels.read(frame).map_err(io::Error::other)?;
-                match link.send(parcel, patience) {
-                    Ok(_) => Answer::Done,
-                    Err(error) => answer_of(error),
-                }
-            }
+            Request::Send(number, patience) => self.take(number, frame, patience)?,
             Request::Fail(loss) => {
-                // Of its own leases alone: an actor says nothing of others.
-                let held = std::mem::take(&mut self.held).into_iter();
-                let (leases, kept) = held.partition(|lease| loss.leases.contains(lease));
-                self.held = kept;
-                link.fail(Loss { leases, ..loss });
+                // Of its own lease alone: an actor says nothing of others.
+                if let Some((lease, connection)) = self.held.take() {
+                    let failure = Failure {
+                        who: loss.who,
+                        reason: loss.reason,
+                        stalled: loss.stalled,
+                    };
+                    let ledger = &self.gateway.ledger;
+                    ledger.goodbye(lease, connection, Some(failure));
+                }
                 Answer::Done
             }
         };
         message(&answer)
     }
 
+    fn join(&mut self) -> io::Result<Answer> {
+        let ledger = &self.gateway.ledger;
+        self.attempts += 1;
+        let claim = Claim {
+            session: self.name.to_le_bytes().to_vec(),
+            attempt: self.attempts,
+            name: "the actor".into(),
+            ..Claim::default()
+        };
+        let lease = match ledger.join(claim).map_err(io::Error::other)? {
+            Claimed::Place(lease) => Some(lease),
+            Claimed::Spare | Claimed::Closed => None,
+        };
+        self.held = lease.and_then(|lease| Some((lease.id, ledger.open(lease.id)?)));
+        let config = Value::clone(&self.gateway.config);
+        Ok(Answer::Welcome(lease, ledger.terms().publications, config))
+    }
+
+    /// What it holds, without which it may only join.
+    fn held(&self) -> io::Result<(LeaseId, u64)> {
+        let without = || io::Error::other("an actor without a place asked for something");
+        self.held.ok_or_else(without)
+    }
+
+    fn weights(
+        &self,
+        wanted: Wanted,
+        patience: Duration,
+    ) -> io::Result<Result<Publication, Answer>> {
+        let (lease, _) = self.held()?;
+        let mut left = Patience::new(patience);
+        loop {
+            let began = Instant::now();
+            let ledger = &self.gateway.ledger;
+            match ledger.weights(lease, wanted, left.slice()) {
+                (_, Some(publication)) => return Ok(Ok(publication)),
+                (State::Closed, None) => return Ok(Err(Answer::Closed)),
+                (State::Ended, None) => return Ok(Err(Answer::LeaseEnded(lease))),
+                (State::Busy, None) => left = Patience::new(patience),
+                (State::Open, None) if left.spend(began) => {}
+                (State::Open, None) => return Ok(Err(Answer::TimedOut(patience.as_secs()))),
+            }
+        }
+    }
+
+    fn take(&self, number: u64, frame: &[u8], patience: Duration) -> io::Result<Answer> {
+        let (lease, connection) = self.held()?;
+        let mut left = Patience::new(patience);
+        loop {
+            let began = Instant::now();
+            let ledger = &self.gateway.ledger;
+            match ledger.take(lease, connection, number, frame, left.slice()) {
+                Taken::Yes => return Ok(Answer::Done),
+                Taken::No if ledger.is_closed() => return Ok(Answer::Closed),
+                Taken::No => return Ok(Answer::LeaseEnded(lease)),
+                Taken::Full if ledger.state(lease) == State::Busy => {
+                    left = Patience::new(patience);
+                }
+                Taken::Full if left.spend(began) => {}
+                Taken::Full => return Ok(Answer::TimedOut(patience.as_secs())),
+            }
+        }
+    }
+
     /// The connection has ended, or the link has given it up. That is the loss of the actor, unless it
     /// said so itself.
     pub fn lost(self, reason: &str) {
-        for lease in self.held {
-            self.gateway.link.fail(Loss {
-                leases: vec![lease],
-                who: name(lease),
-                reason: format!("the connection ended: {reason}"),
-                stalled: false,
-            });
+        if let Some((lease, _)) = self.held {
+            let ledger = &self.gateway.ledger;
+            ledger.dismiss(lease, format!("the connection ended: {reason}"));
         }
-    }
-}
-
-fn name(lease: LeaseId) -> String {
-    format!("the actor of place {}", lease.place)
-}
-
-fn answer_of(error: LinkError) -> Answer {
-    match error {
-        LinkError::TimedOut { seconds, .. } => Answer::TimedOut(seconds),
-        LinkError::LeaseEnded(lease) => Answer::LeaseEnded(lease),
-        LinkError::Closed | LinkError::ActorLost { .. } | LinkError::Lost(_) => Answer::Closed,
     }
 }
 
@@ -355,7 +408,8 @@ impl ActorLink for Remote {
 
     fn send(&self, parcel: Parcel, patience: Duration) -> Result<Option<Vec<Rollout>>, LinkError> {
         let frame = |out: &mut Vec<u8>| wire::write_parcel(&parcel, out);
-        self.ask(&Request::Send(patience), frame, |answer, _| match answer {
+        let request = Request::Send(parcel.number, patience);
+        self.ask(&request, frame, |answer, _| match answer {
             Answer::Done => Ok(Ok(())),
             other => Ok(Err(other)),
         })?;

@@ -89,6 +89,15 @@ pub struct ParcelFormat {
     pub places: Vec<Place>,
 }
 
+/// Memory of parcels of a run that were used, to read others into.
+#[derive(Debug, Default)]
+pub struct Spares {
+    /// Columns before they were compressed, or anything else.
+    pub raw: Vec<u8>,
+    /// Rollouts, of parcels of the same format.
+    pub rollouts: Vec<Rollout>,
+}
+
 /// What the publications of a run look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicationFormat {
@@ -105,7 +114,7 @@ struct Head {
     episodes: Vec<Episode>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct RolloutHead {
     first_env: usize,
     envs: usize,
@@ -114,7 +123,7 @@ struct RolloutHead {
     final_at: Vec<(usize, usize)>,
 }
 
-/// The length of a frame's body, from its first [`HEADER_BYTES`] bytes. Whoever reads a stream
+/// The length of a frame's body, from its first [`HEADER_BYTES`] bytes. A reader of a stream
 /// takes memory only after this, with the format's `most_bytes`.
 ///
 /// # Errors
@@ -134,48 +143,84 @@ pub fn body_bytes(header: &[u8; HEADER_BYTES], most: u64) -> Result<usize, WireE
     }
 }
 
-/// Writes a parcel as one frame after what is in `out`.
-///
-/// # Errors
-/// When it has no place in a frame: more than 4 GiB of episodes.
-pub fn write_parcel(parcel: &Parcel, out: &mut Vec<u8>) -> Result<(), WireError> {
-    let rollouts = parcel
-        .rollouts
-        .iter()
-        .map(|(first_env, rollout)| RolloutHead {
+/// The rollouts of a parcel as bytes, without the lease and the number that it is sent with.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    rollouts: Vec<RolloutHead>,
+    episodes: Vec<Episode>,
+    /// Bytes of the columns before they were compressed.
+    raw_bytes: u64,
+    columns: Vec<u8>,
+}
+
+impl Packed {
+    /// Packs rollouts, each with the number of its first environment, and the episodes that ended. `raw`
+    /// is memory to use, of which the content does not matter.
+    ///
+    /// # Errors
+    /// When they cannot be compressed.
+    pub fn new(
+        rollouts: &[(usize, Rollout)],
+        episodes: &[Episode],
+        raw: &mut Vec<u8>,
+    ) -> Result<Self, WireError> {
+        let heads = rollouts.iter().map(|(first_env, rollout)| RolloutHead {
             first_env: *first_env,
             envs: rollout.envs(),
             version: rollout.version,
             final_at: rollout.final_at.clone(),
         });
-    let head = Head {
-        lease: parcel.lease,
-        number: parcel.number,
-        rollouts: rollouts.collect(),
-        episodes: parcel.episodes.clone(),
-    };
-    let unexpected = |what: String| WireError::Unexpected(what);
-    let head = postcard::to_allocvec(&head).map_err(|error| unexpected(error.to_string()))?;
-    let length = u32::try_from(head.len()).map_err(|error| unexpected(error.to_string()))?;
-    let mut raw = Vec::new();
-    for (_, rollout) in &parcel.rollouts {
-        let finals = rollout.final_obs.leaves();
-        for ((_, shown), (_, last)) in rollout.obs.leaves().iter().zip(&finals) {
-            stack::write(shown, last, &rollout.final_at, &mut raw);
+        raw.clear();
+        for (_, rollout) in rollouts {
+            let finals = rollout.final_obs.leaves();
+            for ((_, shown), (_, last)) in rollout.obs.leaves().iter().zip(&finals) {
+                stack::write(shown, last, &rollout.final_at, raw);
+            }
+            for array in columns(rollout) {
+                raw.extend(array.bytes());
+            }
+            raw.extend(&rollout.final_legal);
         }
-        for array in columns(rollout) {
-            raw.extend(array.bytes());
-        }
-        raw.extend(&rollout.final_legal);
+        let columns = zstd::bulk::compress(raw, ZSTD_LEVEL);
+        Ok(Self {
+            rollouts: heads.collect(),
+            episodes: episodes.to_vec(),
+            raw_bytes: raw.len() as u64,
+            columns: columns.map_err(|error| WireError::Unexpected(error.to_string()))?,
+        })
     }
-    let begin = begin_frame(PARCEL, out);
-    out.extend(length.to_le_bytes());
-    out.extend(head);
-    out.extend((raw.len() as u64).to_le_bytes());
-    let packed = zstd::bulk::compress(&raw, ZSTD_LEVEL);
-    out.extend(packed.map_err(|error| unexpected(error.to_string()))?);
-    end_frame(begin, out);
-    Ok(())
+
+    /// Writes a parcel of a lease as one frame after what is in `out`.
+    ///
+    /// # Errors
+    /// When it has no place in a frame: more than 4 GiB of episodes.
+    pub fn write(&self, lease: LeaseId, number: u64, out: &mut Vec<u8>) -> Result<(), WireError> {
+        let head = Head {
+            lease,
+            number,
+            rollouts: self.rollouts.clone(),
+            episodes: self.episodes.clone(),
+        };
+        let unexpected = |what: String| WireError::Unexpected(what);
+        let head = postcard::to_allocvec(&head).map_err(|error| unexpected(error.to_string()))?;
+        let length = u32::try_from(head.len()).map_err(|error| unexpected(error.to_string()))?;
+        let begin = begin_frame(PARCEL, out);
+        out.extend(length.to_le_bytes());
+        out.extend(head);
+        out.extend(self.raw_bytes.to_le_bytes());
+        out.extend(&self.columns);
+        end_frame(begin, out);
+        Ok(())
+    }
+}
+
+/// Writes a parcel as one frame after what is in `out`.
+///
+/// # Errors
+/// When it has no place in a frame: more than 4 GiB of episodes.
+pub fn write_parcel(parcel: &Parcel, out: &mut Vec<u8>) -> Result<(), WireError> {
+    let packed = Packed::new(&parcel.rollouts, &parcel.episodes, &mut Vec::new())?;
+    packed.write(parcel.lease, parcel.number, out)
 }
 
 /// Writes a publication as one frame after what is in `out`.
@@ -274,6 +319,14 @@ impl ParcelFormat {
     /// # Errors
     /// When it is not whole, or not a parcel of this run.
     pub fn read(&self, frame: &[u8]) -> Result<Parcel, WireError> {
+        self.read_into(frame, &mut Spares::default())
+    }
+
+    /// The same, into memory that was used before.
+    ///
+    /// # Errors
+    /// As [`ParcelFormat::read`].
+    pub fn read_into(&self, frame: &[u8], spares: &mut Spares) -> Result<Parcel, WireError> {
         let body = read_frame(PARCEL, frame, self.most_bytes())?;
         let (length, rest) = body.split_at_checked(4).ok_or(WireError::Damaged)?;
         let length = u32::from_le_bytes(array(length)) as usize;
@@ -281,13 +334,19 @@ impl ParcelFormat {
         let head: Head = postcard::from_bytes(head).map_err(|_| WireError::Damaged)?;
         self.check(&head)?;
         let (bytes, packed) = rest.split_first_chunk().ok_or(WireError::Damaged)?;
-        let raw = self.unpack(u64::from_le_bytes(*bytes), packed)?;
+        let Spares {
+            raw,
+            rollouts: spares,
+        } = spares;
+        self.unpack(u64::from_le_bytes(*bytes), packed, raw)?;
         let mut left = &raw[..];
         let mut rollouts = Vec::new();
         // The checksum fits, so that columns of another size are those of another run.
         let other = || WireError::Unexpected("its columns are not those of this run".into());
         for rollout in &head.rollouts {
-            let read = self.read_rollout(rollout, &mut left);
+            let same = |spare: &Rollout| spare.envs() == rollout.envs;
+            let spare = spares.iter().position(same).map(|at| spares.remove(at));
+            let read = self.read_rollout(rollout, spare, &mut left);
             let read = read.map_err(|error| match error {
                 WireError::Damaged => other(),
                 error => error,
@@ -307,16 +366,19 @@ impl ParcelFormat {
 
     /// Columns as they were before they were compressed. No more memory is taken than a parcel of
     /// this run can fill, whatever is announced and whatever comes.
-    fn unpack(&self, bytes: u64, packed: &[u8]) -> Result<Vec<u8>, WireError> {
+    fn unpack(&self, bytes: u64, packed: &[u8], raw: &mut Vec<u8>) -> Result<(), WireError> {
         let most = self.most_bytes();
         let length = match usize::try_from(bytes) {
             Ok(length) if bytes <= most => length,
             _ => return Err(WireError::TooLong { bytes, most }),
         };
-        let raw = zstd::bulk::decompress(packed, length).map_err(|_| WireError::Damaged)?;
-        match raw.len() == length {
-            true => Ok(raw),
-            false => Err(WireError::Damaged),
+        raw.clear();
+        raw.reserve_exact(length);
+        let zstd = zstd::bulk::Decompressor::new();
+        let read = zstd.and_then(|mut zstd| zstd.decompress_to_buffer(packed, raw));
+        match read {
+            Ok(read) if read == length => Ok(()),
+            _ => Err(WireError::Damaged),
         }
     }
 
@@ -355,8 +417,20 @@ impl ParcelFormat {
     }
 
     /// Reads the columns that a checked head describes.
-    fn read_rollout(&self, head: &RolloutHead, left: &mut &[u8]) -> Result<Rollout, WireError> {
-        let mut rollout = self.rollout(head.envs);
+    fn read_rollout(
+        &self,
+        head: &RolloutHead,
+        spare: Option<Rollout>,
+        left: &mut &[u8],
+    ) -> Result<Rollout, WireError> {
+        let mut rollout = match spare {
+            Some(mut spare) => {
+                spare.final_at.clear();
+                spare.final_legal.clear();
+                spare
+            }
+            None => self.rollout(head.envs),
+        };
         rollout.version = head.version;
         for &(t, b) in &head.final_at {
             rollout.keep_final(t, b);

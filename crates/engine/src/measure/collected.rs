@@ -99,7 +99,7 @@ fn scaled(weights: &Snapshot, version: u64) -> Snapshot {
 
 /// The actors of one device, and their learner's end.
 struct Side {
-    // First: whoever drops the actors has closed the link.
+    // The link is closed before the actors are dropped.
     inbox: Inbox,
     _actors: LocalActors,
 }
@@ -111,6 +111,7 @@ impl Side {
             Device::Cuda(number) => DeviceChoice::Cuda(number),
             _ => DeviceChoice::Cpu,
         };
+        config.settings.actor_device = None;
         let kit = ActorKit::new(&config, None)?;
         let start = Start {
             seed: config.settings.seed,

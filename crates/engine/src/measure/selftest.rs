@@ -191,7 +191,11 @@ impl Pair {
             Feed::Transitions(replay, batch) => {
                 replay.insert(rollout, 0, priorities)?;
                 if replay.len() >= needs.batch_size {
-                    replay.sample_into(batch, beta, &mut self.rng)?;
+                    let rng = &mut self.rng;
+                    match &needs.draws {
+                        Some(draws) => replay.sample_groups_into(batch, draws, beta, rng)?,
+                        None => replay.sample_into(batch, beta, rng)?,
+                    }
                     let report = self.update(Batch::Transitions(batch), progress)?;
                     prioritize(replay, &batch.ids, &report)?;
                 }

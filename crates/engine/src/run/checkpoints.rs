@@ -90,7 +90,8 @@ impl Training {
         Ok(())
     }
 
-    /// Saves what there is when the environments have failed or are stuck: the learner is whole.
+    /// Saves what there is when the environments or other learners have failed, or when an environment
+    /// is stuck: this learner is whole.
     /// A serial run keeps the checkpoint before, which continues exactly; but not if an
     /// environment is stuck, for then it would have to be waited for again.
     pub(super) fn save_after(&mut self, error: &EngineError, watcher: &mut dyn Watcher) {
@@ -98,9 +99,10 @@ impl Training {
         let has_one = self.saved.1.is_some() || self.clock.steps_before > 0;
         let worth_it = match error {
             EngineError::Stuck { .. } => true,
-            EngineError::Env(_) | EngineError::Link(_) | EngineError::Thread(_) => {
-                !(serial && has_one)
-            }
+            EngineError::Env(_)
+            | EngineError::Link(_)
+            | EngineError::Thread(_)
+            | EngineError::Group(_) => !(serial && has_one),
             _ => false,
         };
         if !worth_it || self.saved.1 == Some(self.tally.env_steps) || self.tally.env_steps == 0 {
@@ -155,6 +157,9 @@ impl Training {
     /// How good the present weights are: their evaluation; without evaluations the mean of the
     /// last 100 games or episodes.
     pub(super) fn score(&self) -> Option<f64> {
+        if self.is_follower() {
+            return self.score;
+        }
         let evaluates = self.config.settings.eval.every_steps > 0;
         match self.tally.last_eval {
             Some((step, mean)) if step == self.tally.env_steps => Some(mean),

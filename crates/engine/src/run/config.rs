@@ -35,6 +35,23 @@ pub struct RunConfig {
     pub algo: Value,
     /// Everything else.
     pub settings: Settings,
+    /// Which learner of a group this process is. Not a setting: it is 0 but for processes that join.
+    pub seat: Seat,
+}
+
+/// A learner's place in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Its number.
+    pub rank: usize,
+    /// Learners that share the cores of this machine.
+    pub beside: usize,
+}
+
+impl Default for Seat {
+    fn default() -> Self {
+        Self { rank: 0, beside: 1 }
+    }
 }
 
 /// The settings of a run that belong to no environment and no algorithm.
@@ -55,15 +72,32 @@ pub struct Settings {
     /// learned does not depend on the speed of the machine; null for the latest weights.
     #[schemars(range(min = 1, max = 16), extend("unit" = "updates"))]
     pub fixed_lag: Option<u64>,
-    /// Environments of the run; 0 chooses by mode, cores and device.
+    /// Environments of the run, or of each learner if there are several; 0 chooses by mode, cores and
+    /// device.
     #[schemars(range(max = 100_000))]
     pub envs: usize,
+    /// Learners, each a process with its own actors, environments and replay, whose gradients are
+    /// averaged. `envs`, the batch size and everything else of `algo` are those of each; `steps` are those
+    /// of all together.
+    #[schemars(range(min = 1, max = 64))]
+    pub learners: usize,
+    /// With several learners: how many may be lost in the whole run. The others continue, and a new one
+    /// can join.
+    #[schemars(extend("unit" = "learners"))]
+    pub max_learner_losses: u64,
+    /// With several learners: the library that averages their gradients.
+    pub collective: CollectiveLibrary,
+    /// With several learners: round gradients to bfloat16 on their way, which halves what travels.
+    pub bf16_gradients: bool,
     /// Threads that step environments (not with `serial`); 0 for one per core.
     pub threads: usize,
     /// Pin each of those threads to its own core.
     pub pin_threads: bool,
     /// Where networks are computed.
     pub device: DeviceChoice,
+    /// Where actors and evaluations compute them, if elsewhere: for a few environments and a small
+    /// network the CPU is faster than a GPU. null for `device`.
+    pub actor_device: Option<DeviceChoice>,
     /// On a GPU: round the inputs of float32 products to TensorFloat-32, which is several times
     /// faster.
     pub tf32: bool,
@@ -102,6 +136,8 @@ pub struct Settings {
     pub eval: EvalConfig,
     /// Checkpoints.
     pub checkpoint: CheckpointConfig,
+    /// Videos of the agent, in the folder `videos` of the run.
+    pub video: VideoConfig,
     /// Seconds that a single call of an environment may take, and that actors and learner wait for
     /// each other, before the run ends with an error. Time in which the whole process is paused
     /// does not count.
@@ -121,6 +157,20 @@ pub enum Mode {
     /// Several threads with environments, and one that chooses the actions of all in large
     /// batches: the mode for a GPU.
     Central,
+}
+
+/// The library that averages the gradients of several learners.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CollectiveLibrary {
+    /// Gloo, over TCP: part of libtorch.
+    #[default]
+    Gloo,
+    /// NCCL, between GPUs: `libnccl.so.2`, which comes with libtorch for CUDA.
+    Nccl,
+    /// MPI, between processes that `mpirun` started: Open MPI or MPICH, where installed. Without one of
+    /// its learners the run ends, and can be resumed.
+    Mpi,
 }
 
 /// What happens when an environment reports an error.
@@ -151,13 +201,30 @@ pub enum OnActorLoss {
 pub struct EvalConfig {
     /// Steps between two evaluations; 0 for none.
     pub every_steps: u64,
-    /// Episodes per evaluation.
+    /// Episodes per evaluation; of algorithms that adapt to a task (PEARL), trials of several
+    /// episodes.
     #[schemars(range(min = 1))]
     pub episodes: usize,
     /// Steps after which an episode of an evaluation is cut off: an agent may have found a way to
     /// play forever.
     #[schemars(range(min = 1))]
     pub max_steps: u64,
+    /// Who plays the episodes.
+    pub by: EvalBy,
+}
+
+/// Who plays the episodes of evaluations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum EvalBy {
+    /// The learner: training waits meanwhile.
+    #[default]
+    Learner,
+    /// A process of its own on the same machine: training continues. An evaluation that comes due
+    /// while the process is still busy is skipped if another one comes due before it is done.
+    Process,
+    /// Processes that join with `starling evaluator` (needs `--listen`): training continues.
+    Evaluators,
 }
 
 /// When to save, and what to keep.
@@ -176,6 +243,51 @@ pub struct CheckpointConfig {
     pub milestone_steps: Option<u64>,
 }
 
+/// When to film the agent, and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct VideoConfig {
+    /// Steps between two videos, each of one episode as in an evaluation; 0 for none. Training waits
+    /// meanwhile.
+    pub every_steps: u64,
+    /// Format of the files.
+    pub format: VideoFormat,
+    /// Steps after which a video ends.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_steps: u64,
+}
+
+/// The format of videos.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VideoFormat {
+    /// H.264 in an MP4 file, which browsers play.
+    #[default]
+    Mp4,
+    /// An animated GIF, without loss where a picture has at most 256 colours.
+    Gif,
+}
+
+impl VideoFormat {
+    /// How the names of files end.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Mp4 => "mp4",
+            Self::Gif => "gif",
+        }
+    }
+}
+
+impl Default for VideoConfig {
+    fn default() -> Self {
+        Self {
+            every_steps: 0,
+            format: VideoFormat::Mp4,
+            max_steps: 1000,
+        }
+    }
+}
+
 impl Settings {
     /// Puts a number in the place of `envs: 0`.
     fn choose_envs(&mut self) -> Result<(), EngineError> {
@@ -189,6 +301,13 @@ impl Settings {
             };
         }
         Ok(())
+    }
+}
+
+impl Settings {
+    /// Where actors and evaluations compute.
+    pub fn actor_device(&self) -> &DeviceChoice {
+        self.actor_device.as_ref().unwrap_or(&self.device)
     }
 }
 
@@ -206,9 +325,14 @@ impl Default for Settings {
             asynchronous: false,
             fixed_lag: None,
             envs: 8,
+            learners: 1,
+            max_learner_losses: 10,
+            collective: CollectiveLibrary::default(),
+            bf16_gradients: false,
             threads: 0,
             pin_threads: false,
             device: DeviceChoice::Auto,
+            actor_device: None,
             tf32: true,
             torch_threads: 0,
             prefetch_threads: 0,
@@ -222,6 +346,7 @@ impl Default for Settings {
             max_actor_losses: 100,
             eval: EvalConfig::default(),
             checkpoint: CheckpointConfig::default(),
+            video: VideoConfig::default(),
             stall_timeout_s: 300.0,
         }
     }
@@ -233,6 +358,7 @@ impl Default for EvalConfig {
             every_steps: 0,
             episodes: 10,
             max_steps: 27_000,
+            by: EvalBy::Learner,
         }
     }
 }
@@ -263,6 +389,7 @@ impl RunConfig {
             algo_name,
             algo,
             settings: parse_config("", &Value::Object(tree))?,
+            seat: Seat::default(),
         };
         config.settings.choose_envs()?;
         config.check()?;
@@ -358,12 +485,27 @@ impl RunConfig {
         let step = env.observation_space().spec().item_bytes();
         let spaces = spaces_of(&*env);
         let spec = self.algo_spec()?;
-        let algorithm = spec.build(&self.algo, &spaces);
-        let algorithm = algorithm.map_err(|error| registry::with_usable(error, spec, &spaces))?;
+        let is_family = self.env_spec()?.tasks.is_some();
+        let algorithm = spec.build(&self.algo, &spaces).and_then(|algorithm| {
+            registry::check_tasks(spec, &*algorithm, is_family)?;
+            Ok(algorithm)
+        });
+        let algorithm =
+            algorithm.map_err(|error| registry::with_usable(error, spec, &spaces, is_family))?;
         self.check_minibatches(algorithm.experience())?;
         match algorithm.experience() {
             Experience::Rollouts { steps } => {
                 rollouts_fit(steps, s.envs, step)?;
+                // At a free pace a batch is of any actors, and all learners have to make as many gradient
+                // steps.
+                let free = s.asynchronous && s.fixed_lag.is_none();
+                require(
+                    s.learners == 1 || !free || s.envs.is_multiple_of(self.parts()),
+                    "envs",
+                    s.envs,
+                    "a multiple of threads (with mode=central of 2) where several learners are \
+                     asynchronous without a fixed_lag",
+                )?;
             }
             Experience::Transitions(needs) => {
                 let layout = replay_layout(&*algorithm, &spaces, s.envs);
@@ -376,7 +518,15 @@ impl RunConfig {
                 RateLimiter::new(needs.rate).map_err(in_algo)?;
             }
         }
+        let tasks = self.env_spec()?.count_tasks(&self.env)?.unwrap_or(0);
+        require(
+            s.envs >= tasks,
+            "envs",
+            s.envs,
+            "at least env.train_tasks: every task has an environment",
+        )?;
         s.device.resolve()?;
+        s.actor_device().resolve()?;
         let groups = if s.mode == Mode::Central { GROUPS } else { 1 };
         require(
             s.threads <= s.envs / groups,
@@ -424,6 +574,12 @@ impl RunConfig {
             s.prefetch_threads,
             "0 without asynchronous=true, and with fixed_lag: what is prefetched depends on the \
              speed of the machine",
+        )?;
+        require(
+            s.prefetch_threads == 0 || s.learners == 1,
+            "prefetch_threads",
+            s.prefetch_threads,
+            "0 with several learners (learners)",
         )?;
         let serial = s.mode == Mode::Serial;
         require(
@@ -543,8 +699,20 @@ mod tests {
         assert_eq!(
             message(continuous),
             "dqn cannot be used here: action values need discrete actions, and those of this \
-             environment are continuous; usable here: a2c, appo, ddpg, impala, ppo, sac, td3"
+             environment are continuous; usable here: a2c, appo, crossq, ddpg, impala, ppo, \
+             sac, td3"
         );
+        let one_task = message(json!({"env": {"id": "Pendulum-v1"}, "algo": {"name": "pearl"}}));
+        assert!(
+            one_task.starts_with("pearl cannot be used here: it adapts to the tasks of a family"),
+            "{one_task}"
+        );
+        assert!(
+            one_task.ends_with("crossq, ddpg, impala, ppo, sac, td3"),
+            "{one_task}"
+        );
+        let family = json!({"env": {"id": "PointRobot-v0"}, "algo": {"name": "dqn"}});
+        assert!(message(family).contains("pearl"));
         let many = message(base(json!({"algo": {"minibatches": 100_000}, "envs": 8})));
         assert!(
             many.contains("algo.minibatches is 100000; allowed: at most"),

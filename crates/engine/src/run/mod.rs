@@ -1,34 +1,41 @@
 //! The loop of a run: collect, learn, log, evaluate, checkpoint.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::bounded;
-use starling_algos::ConfigError;
-use starling_envs::Pulse;
+use starling_algos::{ConfigError, Progress};
+use starling_envs::{Episode, Rollout};
 use starling_record::{Recorder, RunFolder};
 use starling_replay::MemoryPlan;
 
 use self::checkpoints::Wish;
-use self::evaluate::{Episodes, Evaluation, MOST_ENVS, evaluate};
+use self::evaluate::Evaluation;
+use self::evaluation_player::EvaluationPlayer;
+use self::group::{Collected, Learned};
 use self::parts::{Collectors, Linked, Parts};
+use self::remote_evaluations::RemoteEvaluations;
 use self::report::Clock;
 use self::tally::Tally;
-use crate::collect::{ActorKit, Station, attend};
+use crate::collect::{ActorKit, Station};
+use crate::group::{Membership, Pauses};
 use crate::learn::{Feed, Learning};
-use crate::link::patience::Watchdog;
 use crate::link::wire::{ParcelFormat, PublicationFormat};
-use crate::link::{Control, LearnerLink, Pace, Places, Publication, Terms, Weights};
+use crate::link::{Control, LearnerLink, Pace, Places, Publication, Start, Terms, Weights};
 use crate::measure::Profile;
 use crate::save::saver::{Saver, open_checkpoints};
-use crate::{EngineError, Outcome, Reason, RunConfig, Status, Watcher};
+use crate::{Agent, EngineError, Filmed, Outcome, Played, Reason, RunConfig, Status, Watcher};
 
 mod checkpoints;
 pub(crate) mod config;
 pub(crate) mod evaluate;
+pub(crate) mod evaluation_player;
+mod group;
+mod live;
 mod memory;
 pub(crate) mod parts;
+mod remote_evaluations;
 pub(crate) mod report;
 mod resume;
 pub(crate) mod tally;
@@ -44,15 +51,23 @@ pub struct Training {
     /// When the last checkpoint was taken, and at which step.
     saved: (Instant, Option<u64>),
     learning: Learning,
+    /// The other learners.
+    group: Option<Membership>,
+    /// In a group: the last score that learner 0 sent.
+    score: Option<f64>,
     kit: ActorKit,
     collectors: Collectors,
     /// What actors have.
     weights: Arc<Weights>,
     /// Updates since the weights were published.
     unpublished: u64,
+    /// Evaluations that other processes make, if they do.
+    remote_evaluations: Option<RemoteEvaluations>,
     tally: Tally,
     clock: Clock,
     profile: Arc<Profile>,
+    /// Set to request a checkpoint now.
+    asked: Arc<AtomicBool>,
 }
 
 impl Training {
@@ -66,7 +81,7 @@ impl Training {
         let parts = Parts::make(&config, 0)?;
         let checkpoints = open_checkpoints(&config, folder)?;
         let tally = Tally::new(parts.counts_games);
-        Self::assemble(
+        let training = Self::assemble(
             config,
             parts,
             recorder,
@@ -74,7 +89,8 @@ impl Training {
             tally,
             (0, None),
             Duration::ZERO,
-        )
+        );
+        training?.with_evaluations(folder)
     }
 
     /// What a link to actors elsewhere is made for.
@@ -82,13 +98,26 @@ impl Training {
     /// # Errors
     /// With `mode=serial`, whose one actor takes turns with the learner.
     pub fn terms(&self) -> Result<Terms, EngineError> {
-        let places = self.places_to_lease()?;
+        self.terms_of(self.places_to_lease()?)
+    }
+
+    /// What a link to evaluators is made for: it has no places for actors.
+    ///
+    /// # Errors
+    /// When the environment or the algorithm cannot be made.
+    pub fn terms_of_evaluators(&self) -> Result<Terms, EngineError> {
+        self.terms_of(Arc::new(Places::new([], Start::default())))
+    }
+
+    fn terms_of(&self, places: Arc<Places>) -> Result<Terms, EngineError> {
+        let remote = self.remote_evaluations.as_ref();
         Ok(Terms {
             parcels: ParcelFormat::of(&self.config, &places)?,
             publications: PublicationFormat {
                 weights: self.weights.values.values().len(),
             },
             history: self.config.history(),
+            evaluations: remote.map(RemoteEvaluations::evaluations),
             places,
         })
     }
@@ -106,6 +135,14 @@ impl Training {
             local: None,
         });
         Ok(self)
+    }
+
+    /// The same run, which writes a checkpoint after its current round whenever `asked` is set, and
+    /// clears it.
+    #[must_use]
+    pub fn with_checkpoints_on_request(mut self, asked: Arc<AtomicBool>) -> Self {
+        self.asked = asked;
+        self
     }
 
     /// The places that actors lease; `None` with `mode=serial`.
@@ -153,23 +190,38 @@ impl Training {
         stop_after: Option<u64>,
         watcher: &mut dyn Watcher,
     ) -> Result<Outcome, EngineError> {
+        let _live = self.show_live();
+        self.join_group(stop)?;
         self.start_collecting()?;
+        let mut ended = self.reason_to_end(stop, stop_after);
         let reason = loop {
-            if let Some(reason) = self.reason_to_end(stop, stop_after) {
+            if let Some(reason) = ended {
                 break reason;
             }
             let before = self.tally.env_steps;
-            if let Err(error) = self.round(stop) {
-                self.save_after(&error, watcher);
-                return Err(error);
-            }
+            let pauses = self.pauses(stop, stop_after);
+            let pause = match self.round(stop, pauses) {
+                Ok(pause) => pause,
+                Err(error) => {
+                    self.save_after(&error, watcher);
+                    return Err(error);
+                }
+            };
             let now = self.tally.env_steps;
             let due = |every: u64| every > 0 && now / every > before / every;
             watcher.round(&self.status());
-            let evaluated = match due(self.config.settings.eval.every_steps) {
-                true => self.evaluate(stop, watcher),
-                false => Ok(false),
+            let evaluated = match (
+                due(self.config.settings.eval.every_steps),
+                &self.remote_evaluations,
+            ) {
+                (true, None) => self.evaluate(stop, watcher),
+                (true, Some(_)) => {
+                    self.offer_evaluation();
+                    Ok(false)
+                }
+                (false, _) => Ok(false),
             };
+            self.note_evaluations(watcher)?;
             let evaluated = match evaluated {
                 Ok(evaluated) => evaluated,
                 Err(error) => {
@@ -177,26 +229,36 @@ impl Training {
                     return Err(error);
                 }
             };
+            if due(self.config.settings.video.every_steps) {
+                self.film();
+            }
             if due(self.config.settings.log_every_steps) {
                 self.log(watcher)?;
             }
-            let over = self.reason_to_end(stop, stop_after).is_some();
+            // Other learners have to hear of what follows: only after a round with a pause.
+            ended = match pause {
+                true => self.reason_to_end(stop, stop_after),
+                false => None,
+            };
             let best = evaluated && self.score() > self.tally.best_eval;
             if best {
                 self.tally.best_eval = self.score();
             }
-            if !over {
-                let settings = &self.config.settings.checkpoint;
-                let minutes = self.saved.0.elapsed().as_secs_f64() / 60.0;
-                let late = settings.every_minutes > 0.0 && minutes >= settings.every_minutes;
-                let wanted = match best {
-                    true => Some(Wish::Best),
-                    false => (late || due(settings.every_steps)).then_some(Wish::Due),
-                };
+            let every = self.config.settings.checkpoint.every_steps;
+            let due = self.is_late() || due(every);
+            let wanted = match (best, pause && (due || self.is_asked())) {
+                (true, _) => Some(Wish::Best),
+                (false, due) => due.then_some(Wish::Due),
+            };
+            let wanted = self.close_round(pause, ended, wanted)?;
+            if ended.is_none() {
                 self.checkpoint_if_due(wanted, watcher)?;
             }
         };
         let ended = matches!(reason, Reason::Finished | Reason::Solved);
+        if ended {
+            self.await_evaluations(stop, watcher)?;
+        }
         if ended && self.clock.last.1 != self.tally.env_steps {
             self.log(watcher)?;
         }
@@ -228,12 +290,16 @@ impl Training {
             put_off: false,
             saved: (Instant::now(), None),
             learning: parts.learning,
+            group: None,
+            score: None,
             kit: parts.kit,
             collectors,
             weights: Arc::new(Weights { version, values }),
             unpublished: 0,
+            remote_evaluations: None,
             tally,
             profile: Arc::default(),
+            asked: Arc::default(),
         })
     }
 
@@ -255,28 +321,58 @@ impl Training {
         }
     }
 
-    /// Collects once and learns from it, unless the run is stopped before anything arrives.
-    fn round(&mut self, stop: &AtomicBool) -> Result<(), EngineError> {
+    /// Whether the last checkpoint is too old.
+    fn is_late(&self) -> bool {
+        let settings = &self.config.settings.checkpoint;
+        let minutes = self.saved.0.elapsed().as_secs_f64() / 60.0;
+        settings.every_minutes > 0.0 && minutes >= settings.every_minutes
+    }
+
+    /// Collects once and learns from it, unless the run is stopped before anything arrives. Returns
+    /// whether something may follow: always without a group.
+    fn round(&mut self, stop: &AtomicBool, pauses: Pauses) -> Result<bool, EngineError> {
         let version = self.weights.version;
         let (before, pace) = (self.learning.times, self.config.pace());
-        let updates = match &mut self.collectors {
+        let first_env = self.config.first_env();
+        let learn = |learning: &mut Learning,
+                     group: &mut Option<Membership>,
+                     tally: &mut Tally,
+                     rollouts: &[(usize, &Rollout)],
+                     episodes: &[Episode],
+                     progress: Progress| {
+            let collected = Collected {
+                rollouts,
+                episodes,
+                progress,
+                version,
+                pace,
+                pauses,
+            };
+            group::learn(learning, group.as_mut(), tally, &collected, stop)
+        };
+        let leads = self.group.as_ref().is_some_and(|group| group.rank() == 0);
+        let Learned { updates, pause } = match &mut self.collectors {
             Collectors::Serial(actor) => {
                 // Schedules stand where the rollout began: the last one is not at their end.
                 let progress = self.config.progress(&self.tally);
                 let steps = self.tally.env_steps;
-                if !actor.collect(&self.weights, steps, &self.profile, stop)? {
-                    return Ok(());
+                let collected = actor.collect(&self.weights, steps, &self.profile, stop)?;
+                let mut actor = actor.actor_mut().filter(|_| collected);
+                if actor.is_none() && !leads {
+                    return Ok(true);
                 }
-                let Some(actor) = actor.actor_mut() else {
-                    return Ok(());
-                };
-                let episodes = actor.episodes();
-                let rollout = actor.rollout();
-                self.tally
-                    .count(rollout.steps() * rollout.envs(), &episodes);
-                let rollouts = [(0, rollout)];
-                self.learning
-                    .absorb(&rollouts, progress, version, pace, stop)?
+                let episodes = actor.as_mut().map(|actor| actor.episodes());
+                let episodes = episodes.unwrap_or_default();
+                let rollouts = actor.as_ref().map(|actor| (0, actor.rollout()));
+                let (learning, group) = (&mut self.learning, &mut self.group);
+                learn(
+                    learning,
+                    group,
+                    &mut self.tally,
+                    rollouts.as_slice(),
+                    &episodes,
+                    progress,
+                )?
             }
             Collectors::Linked(linked) => {
                 let inbox = &mut linked.inbox;
@@ -285,7 +381,9 @@ impl Training {
                 let parcels = match (&self.learning.feed, pace) {
                     (Feed::Rollouts, _) | (_, Pace::Lag(_)) => match inbox.receive_all(stop)? {
                         Some(parcels) => parcels,
-                        None => return Ok(()),
+                        // The others of a group hear of the end only in a round of all.
+                        None if leads => Vec::new(),
+                        None => return Ok(true),
                     },
                     (Feed::Replay(_), Pace::Free) if self.learning.may_take(1) => {
                         inbox.receive_ready(!self.learning.may_learn(), stop)?
@@ -294,19 +392,25 @@ impl Training {
                 };
                 self.clock.waiting += began.elapsed();
                 self.profile.add("learner", "wait", began.elapsed());
-                let mut rollouts = Vec::new();
+                let (mut rollouts, mut episodes) = (Vec::new(), Vec::new());
                 for parcel in &parcels {
                     let its = parcel.rollouts.iter();
-                    let steps = its.clone().map(|(_, part)| part.steps() * part.envs());
-                    self.tally.count(steps.sum(), &parcel.episodes);
-                    rollouts.extend(its.map(|(first_env, rollout)| (*first_env, rollout)));
+                    // The replay of a learner begins with its own first environment.
+                    rollouts.extend(its.map(|(first, rollout)| (first - first_env, rollout)));
+                    episodes.extend(&parcel.episodes);
                 }
-                let updates = self
-                    .learning
-                    .absorb(&rollouts, progress, version, pace, stop)?;
+                let (learning, group) = (&mut self.learning, &mut self.group);
+                let learned = learn(
+                    learning,
+                    group,
+                    &mut self.tally,
+                    &rollouts,
+                    &episodes,
+                    progress,
+                )?;
                 inbox.recycle(parcels);
                 self.tally.actor_losses = inbox.losses();
-                updates
+                learned
             }
         };
         self.tally.iterations += 1;
@@ -321,7 +425,7 @@ impl Training {
         let began = Instant::now();
         self.publish(updates);
         self.profile.add("learner", "publish", began.elapsed());
-        Ok(())
+        Ok(pause)
     }
 
     /// Gives the weights after a round of `updates` updates to the actors.
@@ -375,6 +479,14 @@ impl Training {
         self.tally.eval_steps += evaluation.lengths.iter().sum::<f64>();
         self.tally.eval_episodes += evaluation.lengths.len() as f64;
         self.tally.last_eval = Some((self.tally.env_steps, evaluation.mean()));
+        self.warn_of_cut_off(&evaluation);
+        self.recorder
+            .log_eval(self.tally.env_steps, &evaluation.row())?;
+        watcher.evaluated(&self.status(), &evaluation);
+        Ok(true)
+    }
+
+    fn warn_of_cut_off(&self, evaluation: &Evaluation) {
         if evaluation.cut_off > 0 {
             tracing::warn!(
                 "{} of {} evaluation episodes were cut off after {} steps (eval.max_steps)",
@@ -383,63 +495,60 @@ impl Training {
                 self.config.settings.eval.max_steps
             );
         }
-        self.recorder
-            .log_eval(self.tally.env_steps, &evaluation.row())?;
-        watcher.evaluated(&self.status(), &evaluation);
-        Ok(true)
     }
 
-    /// Plays the episodes of an evaluation on a separate thread, so that a stuck environment is
-    /// detected. `None` if the run was stopped meanwhile.
+    /// Plays the episodes of an evaluation. `None` if the run was stopped meanwhile.
     fn play_evaluation(&self, stop: &AtomicBool) -> Result<Option<Evaluation>, EngineError> {
-        // The learner's own, which actors may not have yet: a checkpoint of the best weights holds
-        // those that were judged.
-        let weights = Weights {
+        let player = EvaluationPlayer::with(
+            &self.config,
+            Arc::clone(&self.kit.algorithm),
+            self.kit.device,
+        );
+        player.play(self.evaluated_weights(), self.tally.env_steps, stop)
+    }
+
+    /// The learner's own, which actors may not have yet: a checkpoint of the best weights holds those
+    /// that were evaluated.
+    fn evaluated_weights(&self) -> Arc<Weights> {
+        Arc::new(Weights {
             version: self.weights.version,
             values: self.learning.learner.weights(),
-        };
-        let episodes = Episodes {
-            count: self.config.settings.eval.episodes,
-            seed: self.config.settings.seed,
-            index: self.tally.env_steps,
-            marks: Vec::new(),
-        };
-        let (config, algorithm) = (self.config.clone(), Arc::clone(&self.kit.algorithm));
-        let (device, pulse) = (self.kit.device, Arc::<Pulse>::default());
-        let watchdog = Watchdog::new([Arc::clone(&pulse)]);
-        let cancel = Arc::new(AtomicBool::new(false));
-        let cancelled = Arc::clone(&cancel);
-        let (results, done) = bounded(1);
-        let work = move || {
-            starling_nets::set_threads(config.torch_threads());
-            let played = evaluate(
-                &config,
-                &*algorithm,
-                &weights,
-                device,
-                &episodes,
-                &cancelled,
-                pulse,
-            );
-            // Whoever waits for it may have given up.
-            let _ = results.send(played);
-        };
-        let thread = std::thread::Builder::new().name("evaluation".into());
-        let started = thread.spawn(work);
-        started
-            .map_err(|error| EngineError::Thread(format!("evaluation did not start: {error}")))?;
-        let patience = self.config.patience();
-        let give_up = || cancel.store(true, Ordering::Relaxed);
-        let played = attend(&done, watchdog, patience, stop, give_up);
-        let played = played.map_err(|error| match error {
-            EngineError::Stuck { env, seconds, .. } => EngineError::Stuck {
-                env: env % MOST_ENVS as u64,
-                seconds,
-                place: " of the evaluation",
-            },
-            other => other,
+        })
+    }
+
+    /// Writes a video of one episode. A run does not end because that fails: the log says why.
+    fn film(&mut self) {
+        self.set_busy(true);
+        let started = Instant::now();
+        match self.try_to_film() {
+            Ok((path, played)) => tracing::info!("{} shows an episode: {played}", path.display()),
+            Err(error) => tracing::warn!("no video was made: {error}"),
+        }
+        self.set_busy(false);
+        self.clock.evaluating += started.elapsed();
+    }
+
+    fn try_to_film(&self) -> Result<(PathBuf, Played), EngineError> {
+        let (config, steps) = (&self.config, self.tally.env_steps);
+        let weights = self.learning.learner.weights();
+        let policy = evaluate::policy_with(config, &weights, self.kit.device)?;
+        let agent = Agent::with_policy(config, policy)?;
+        let spec = config.env_spec()?;
+        let options = (spec.for_evaluation)(&config.env);
+        let seed = config.settings.seed.wrapping_add(steps);
+        let roles = ["video", "video-policy"];
+        let mut filmed = Filmed::new(spec, &options, Some(agent), roles, seed)?;
+        let video = &config.settings.video;
+        let videos = self.recorder.folder().join("videos");
+        std::fs::create_dir_all(&videos).map_err(|source| starling_record::Error::Io {
+            action: "create the folder",
+            path: videos.clone(),
+            source,
         })?;
-        played.unwrap_or(Ok(None))
+        let name = format!("{steps:012}.{}", video.format.extension());
+        let path = videos.join(name);
+        let played = filmed.film(&[&path], video.max_steps, |_, _| Ok::<(), EngineError>(()))?;
+        Ok((path, played))
     }
 
     fn log(&mut self, watcher: &mut dyn Watcher) -> Result<(), EngineError> {
@@ -453,6 +562,9 @@ impl Training {
         if let Some(places) = self.places() {
             row.set("Diagnostics/Actors", places.held() as f64);
             row.set("Diagnostics/ActorLosses", self.tally.actor_losses as f64);
+        }
+        if let Some(group) = &mut self.group {
+            group.report(&mut row);
         }
         self.recorder.log(status.env_steps, &row)?;
         tracing::info!(

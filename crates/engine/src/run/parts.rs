@@ -50,16 +50,22 @@ impl Parts {
         starling_nets::allow_tf32(settings.tf32);
         let kit = ActorKit::new(config, config.restart_budget())?;
         let place = Place {
-            first_env: 0,
+            first_env: config.first_env(),
             envs: settings.envs,
-            total_envs: settings.envs,
+            total_envs: config.total_envs(),
         };
         let serial = settings.mode == Mode::Serial;
         let actor = serial.then(|| kit.actor(place, settings.seed));
         let env = config.env_spec()?.make(&config.env)?;
         let spaces = spaces_of(&*env);
         Ok(Self {
-            learning: Learning::new(&*kit.algorithm, &spaces, settings, kit.device)?,
+            learning: Learning::new(
+                &*kit.algorithm,
+                &spaces,
+                settings,
+                settings.device.resolve()?,
+                config.seat.rank,
+            )?,
             counts_games: env.counts_games(),
             actor: actor.transpose()?,
             kit,
@@ -135,11 +141,32 @@ impl RunConfig {
 
     /// The environments of the run in the parts that actors lease.
     pub(crate) fn places(&self, start: Start) -> Places {
-        let parts = match self.settings.mode {
+        let first = self.first_env();
+        let shares = shares(first..first + self.settings.envs, self.parts());
+        Places::among(shares, self.total_envs(), start)
+    }
+
+    /// How many parts there are.
+    pub(crate) fn parts(&self) -> usize {
+        match self.settings.mode {
             Mode::Central => GROUPS,
             Mode::Serial | Mode::Threads => self.actor_threads(),
-        };
-        Places::new(shares(0..self.settings.envs, parts), start)
+        }
+    }
+
+    /// Number of this learner's first environment among those of all learners.
+    pub(crate) fn first_env(&self) -> usize {
+        self.seat.rank * self.settings.envs
+    }
+
+    /// Environments of all learners.
+    pub(crate) fn total_envs(&self) -> usize {
+        self.settings.learners * self.settings.envs
+    }
+
+    /// Cores for this learner.
+    fn cores(&self) -> usize {
+        (cores() / self.seat.beside.max(1)).max(1)
     }
 
     /// Seed of actors on threads. They are not part of checkpoints: in a run that is resumed at
@@ -174,8 +201,8 @@ impl RunConfig {
     /// and learn at once: there it may have all cores.
     pub(crate) fn torch_threads(&self) -> usize {
         match (self.settings.torch_threads, self.settings.asynchronous) {
-            (0, false) => cores(),
-            (0, true) => cores().saturating_sub(self.actor_threads()).max(1),
+            (0, false) => self.cores(),
+            (0, true) => self.cores().saturating_sub(self.actor_threads()).max(1),
             (given, _) => given,
         }
     }
@@ -195,12 +222,14 @@ impl RunConfig {
             // wait for a GPU without sleeping.
             0 => {
                 let on_gpu = matches!(
-                    settings.device.resolve(),
+                    settings.actor_device().resolve(),
                     Ok(starling_nets::Device::Cuda(_))
                 );
                 let waiting = usize::from(settings.mode == Mode::Central && on_gpu) * 2;
                 let others = settings.prefetch_threads + waiting;
-                cores().saturating_sub(others).max(cores().div_ceil(2))
+                self.cores()
+                    .saturating_sub(others)
+                    .max(self.cores().div_ceil(2))
             }
             given => given,
         };

@@ -44,6 +44,15 @@ impl Training {
         config: RunConfig,
         folder: &RunFolder,
     ) -> Result<(Self, Vec<String>), EngineError> {
+        Self::resume_where(config, folder, &|_| true)
+    }
+
+    /// The same from a checkpoint of a step that `fits` accepts.
+    pub fn resume_where(
+        config: RunConfig,
+        folder: &RunFolder,
+        fits: &dyn Fn(u64) -> bool,
+    ) -> Result<(Self, Vec<String>), EngineError> {
         let mut checkpoints = open_checkpoints(&config, folder)?;
         let mut notes: Vec<String> = folder.warning().map(str::to_owned).into_iter().collect();
         let mut failure: Option<EngineError> = None;
@@ -68,6 +77,11 @@ impl Training {
                     break;
                 }
                 before = checkpoint.step();
+                if !fits(before) {
+                    // What it would have held is written again when the run gets there.
+                    checkpoints.pass_over(before);
+                    continue;
+                }
                 if unusable.contains(&before) {
                     continue;
                 }
@@ -79,7 +93,7 @@ impl Training {
                         let times = checkpoint.times();
                         let training =
                             Self::continued(config, folder, parts, checkpoints, restored, times)?;
-                        return Ok((training, notes));
+                        return Ok((training.with_evaluations(folder)?, notes));
                     }
                     Err(Unusable(reason)) => {
                         let path = checkpoint.path().to_owned();

@@ -1,4 +1,5 @@
-//! Checkpoints: what they hold, and the thread that writes them.
+//! Checkpoints: what they hold, and the threads that write them.
 
+pub(crate) mod keeper;
 pub(crate) mod moment;
 pub(crate) mod saver;

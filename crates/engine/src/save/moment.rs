@@ -29,7 +29,7 @@ use crate::error::Unusable;
 use crate::learn::{Feed, Learning, Means};
 use crate::run::tally::Tally;
 
-const LEARNER: &str = "learner.safetensors";
+pub(super) const LEARNER: &str = "learner.safetensors";
 const ACTORS: &str = "actors.bin";
 const RUN: &str = "run.json";
 
@@ -251,7 +251,7 @@ pub(crate) fn read_learner(checkpoint: &Checkpoint) -> Result<Saved, Unusable> {
     from_safetensors(&checkpoint.read(LEARNER)?)
 }
 
-fn to_safetensors(saved: &Saved) -> Result<Vec<u8>, Unusable> {
+pub(super) fn to_safetensors(saved: &Saved) -> Result<Vec<u8>, Unusable> {
     let mut views = BTreeMap::new();
     for (name, array) in saved {
         let shape = array.shape().to_vec();

@@ -612,6 +612,11 @@ impl Env for AtariEnv {
         true
     }
 
+    fn lives(&self) -> Option<u32> {
+        let running = self.running.as_ref()?;
+        Some(u32::from(running.ale.outcome().lives))
+    }
+
     fn cut_off(&mut self) {
         if let Some(running) = &mut self.running {
             running.episode.over = true;

@@ -6,9 +6,7 @@ use super::all;
 pub(super) fn hint(id: &str, nearest: &[&str]) -> String {
     match nearest {
         _ if is_of_gymnasium(id) => {
-            "; it is one of Gymnasium's environments that are not included \
-                                     yet (`starling list envs` lists those that are)"
-                .to_owned()
+            format!("; Gymnasium's own, in Python, is 'gym:{id}' (see the chapter on Python)")
         }
         [] => "; `starling list envs` lists all environments".to_owned(),
         [one] => format!("; did you mean '{one}'?"),
@@ -135,8 +133,8 @@ mod tests {
             assert_eq!(
                 error.to_string(),
                 format!(
-                    "there is no environment called '{id}'; it is one of Gymnasium's environments \
-                     that are not included yet (`starling list envs` lists those that are)"
+                    "there is no environment called '{id}'; Gymnasium's own, in Python, is \
+                     'gym:{id}' (see the chapter on Python)"
                 )
             );
         }

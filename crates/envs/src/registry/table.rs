@@ -2,6 +2,7 @@
 //! table.
 
 use super::EnvSpec;
+use crate::meta::{POINT_ROBOT, SPARSE_POINT_ROBOT};
 use crate::minatar::{self, MinAtar, MinAtarOptions};
 use crate::{Env, EnvError, EnvOptions, Schema, classic, exploration, memory};
 
@@ -82,6 +83,8 @@ pub(super) static ENVS: &[EnvSpec] = &[
             |_, _| Ok(Box::new(exploration::KeyDoor::new())),
         )
     },
+    POINT_ROBOT,
+    SPARSE_POINT_ROBOT,
     minatar(
         "MinAtar/Asterix-v1",
         "gather gold and avoid enemies on a 10 x 10 board",

@@ -1,7 +1,11 @@
 //! Environments that are stepped in one call: a simulator that computes a batch at a time, or the
 //! vector environment of another library.
 
+use std::sync::Arc;
+
 use starling_tree::{Array, View};
+
+use super::Pulse;
 
 use crate::render::Picture;
 use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step};
@@ -25,10 +29,12 @@ use crate::{Action, Env, EnvError, ObsMut, Rng, Rollout, Space, Step};
 ///   `NEXT_STEP`), must be configured not to.
 /// - **Rows.** Arrays have one row per environment. Write every element of the requested rows, and
 ///   do not change the others.
+/// - **Failures.** A call that returns an error failed as a whole. A batch that knows which of its
+///   environments failed returns `Ok` and reports them by [`failed`](EnvBatch::failed).
 /// - **Time.** A call cannot be interrupted. One that takes longer than `stall_timeout_s` ends the
 ///   run.
 ///
-/// [`check_batch`](crate::check::check_batch) checks all of this except the last.
+/// [`check_batch`](crate::check::check_batch) checks all of this except the last two.
 #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
 pub trait EnvBatch: Send {
     /// The number of environments; constant.
@@ -60,6 +66,26 @@ pub trait EnvBatch: Send {
         obs: ObsMut<'_>,
         steps: &mut [Step],
     ) -> Result<(), EnvError>;
+
+    /// The environments that failed in the last call of [`reset`](EnvBatch::reset) or
+    /// [`step`](EnvBatch::step), each once, and why. Their rows and steps hold nothing.
+    fn failed(&mut self) -> Vec<(usize, EnvError)> {
+        Vec::new()
+    }
+
+    /// Whether the next [`reset`](EnvBatch::reset) of an environment that [failed](EnvBatch::failed)
+    /// or was [discarded](EnvBatch::discard) puts a new one in its place.
+    fn replaces_failed(&self) -> bool {
+        false
+    }
+
+    /// What one environment gave cannot be used: its next [`reset`](EnvBatch::reset) is to put a new
+    /// one in its place.
+    fn discard(&mut self, _env: usize) {}
+
+    /// Called before the first reset: a batch that knows which of its environments it waits
+    /// for may [say so](Pulse::point). Environment `b` has the number `first_index + b`.
+    fn watch(&mut self, _pulse: &Arc<Pulse>, _first_index: u64) {}
 
     /// See [`Env::frame_stack`].
     fn frame_stack(&self) -> Option<usize> {
@@ -137,6 +163,13 @@ impl BatchOfOne {
         let action = rows_of(&batch.action_space(), 1);
         Ok(Self { batch, action })
     }
+
+    fn first_failure(&mut self) -> Result<(), EnvError> {
+        match self.batch.failed().pop() {
+            Some((_, cause)) => Err(cause),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Env for BatchOfOne {
@@ -149,7 +182,8 @@ impl Env for BatchOfOne {
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: ObsMut<'_>) -> Result<(), EnvError> {
-        self.batch.reset(&[true], std::slice::from_mut(rng), obs)
+        self.batch.reset(&[true], std::slice::from_mut(rng), obs)?;
+        self.first_failure()
     }
 
     fn step(
@@ -169,6 +203,7 @@ impl Env for BatchOfOne {
         let rngs = std::slice::from_mut(rng);
         self.batch
             .step(self.action.at(&[]), rngs, obs, &mut steps)?;
+        self.first_failure()?;
         Ok(steps[0])
     }
 

@@ -11,6 +11,7 @@ use super::batch::{EnvBatch, check_action, rows_of};
 use super::checks::{
     check_observation, check_reward, check_score, is_finite, message_of, write_legal,
 };
+use super::restart::{cut_off, used_up};
 use super::{
     Episode, Pulse, Remake, Restart, RestartBudget, SlotSnapshot, Tally, VecEnv, VecSnapshot,
 };
@@ -18,8 +19,8 @@ use crate::{EnvError, ObsMut, Rng, Rollout, Space, Step, stream};
 
 /// A batch as a vector.
 ///
-/// Its environments cannot be replaced one by one: with `on_env_error: restart` such a run is
-/// refused.
+/// Single environments are replaced by the batch itself, if it
+/// [can](EnvBatch::replaces_failed). If it cannot, a run with `on_env_error: restart` is refused.
 pub struct BatchVecEnv {
     id: String,
     batch: Box<dyn EnvBatch>,
@@ -31,8 +32,11 @@ pub struct BatchVecEnv {
     rngs: Vec<Rng>,
     tallies: Vec<Tally>,
     finished: Vec<Episode>,
-    /// Nothing is ever replaced.
+    /// How many environments may be replaced, if they may be at all.
+    budget: Option<Arc<RestartBudget>>,
     restarts: Vec<Restart>,
+    /// The environments that failed in the last step.
+    lost: Vec<bool>,
     /// What followed the last step.
     steps: Vec<Step>,
     /// The environments whose episodes ended with it.
@@ -52,7 +56,7 @@ impl BatchVecEnv {
     /// When the batch is empty.
     pub fn new(
         id: &str,
-        batch: Box<dyn EnvBatch>,
+        mut batch: Box<dyn EnvBatch>,
         max_episode_steps: Option<u64>,
         seed: u64,
         role: &str,
@@ -65,6 +69,8 @@ impl BatchVecEnv {
             ));
         }
         let action_space = batch.action_space();
+        let pulse = Arc::default();
+        batch.watch(&pulse, first_index);
         let indices = first_index..first_index + count as u64;
         Ok(Self {
             id: id.to_owned(),
@@ -78,12 +84,14 @@ impl BatchVecEnv {
             rngs: indices.map(|index| stream(seed, role, index)).collect(),
             tallies: vec![Tally::default(); count],
             finished: Vec::new(),
+            budget: None,
             restarts: Vec::new(),
+            lost: vec![false; count],
             steps: vec![Step::default(); count],
             ended: vec![false; count],
             bounded: rows_of(&action_space, count),
             discount: 1.0,
-            pulse: Arc::default(),
+            pulse,
             action_space,
             batch,
         })
@@ -120,6 +128,30 @@ impl BatchVecEnv {
         }
     }
 
+    /// Environment `b` failed: a new one replaces it with its next reset, or the vector fails.
+    fn lose(&mut self, b: usize, cause: EnvError) -> Result<(), EnvError> {
+        let error = self.of(b, cause);
+        let Some(budget) = &self.budget else {
+            return Err(error);
+        };
+        if !budget.take() {
+            return Err(used_up(error, budget.allowed()));
+        }
+        self.lost[b] = true;
+        self.restarts.push(Restart {
+            env: b,
+            cause: error,
+        });
+        Ok(())
+    }
+
+    /// The same for one whose output cannot be used.
+    fn reject(&mut self, b: usize, cause: EnvError) -> Result<(), EnvError> {
+        self.lose(b, cause)?;
+        self.batch.discard(b);
+        Ok(())
+    }
+
     /// Starts the episodes of some environments into a row.
     fn reset_some(
         &mut self,
@@ -127,15 +159,42 @@ impl BatchVecEnv {
         row: usize,
         rollout: &mut Rollout,
     ) -> Result<(), EnvError> {
-        let obs = ObsMut::at(&mut rollout.obs, &[row]);
-        self.batch.reset(which, &mut self.rngs, obs)?;
-        for b in (0..which.len()).filter(|b| which[*b]) {
-            self.tallies[b] = Tally::default();
-            check_observation(&rollout.obs, &[row, b]).map_err(|error| self.of(b, error))?;
-            self.write_legal(row, b, rollout)
-                .map_err(|error| self.of(b, error))?;
+        let mut again = self.try_to_reset(which, row, rollout)?;
+        while again.contains(&true) {
+            again = self.try_to_reset(&again, row, rollout)?;
         }
         Ok(())
+    }
+
+    /// Returns those that failed and may be replaced; nothing if there are none.
+    fn try_to_reset(
+        &mut self,
+        which: &[bool],
+        row: usize,
+        rollout: &mut Rollout,
+    ) -> Result<Vec<bool>, EnvError> {
+        let obs = ObsMut::at(&mut rollout.obs, &[row]);
+        self.batch.reset(which, &mut self.rngs, obs)?;
+        let mut again = Vec::new();
+        for (b, cause) in self.batch.failed() {
+            self.lose(b, cause)?;
+            again.resize(which.len(), false);
+            again[b] = true;
+        }
+        for b in (0..which.len()).filter(|b| which[*b]) {
+            if again.get(b) == Some(&true) {
+                continue;
+            }
+            self.tallies[b] = Tally::default();
+            let checked = check_observation(&rollout.obs, &[row, b])
+                .and_then(|()| self.write_legal(row, b, rollout));
+            if let Err(error) = checked {
+                self.reject(b, error)?;
+                again.resize(which.len(), false);
+                again[b] = true;
+            }
+        }
+        Ok(again)
     }
 
     fn write_legal(&self, row: usize, b: usize, rollout: &mut Rollout) -> Result<(), EnvError> {
@@ -170,25 +229,45 @@ impl BatchVecEnv {
         let obs = ObsMut::at(&mut rollout.obs, &[row]);
         self.batch
             .step(given, &mut self.rngs, obs, &mut self.steps)?;
-        for b in 0..self.steps.len() {
-            check_reward(self.steps[b]).map_err(|error| self.of(b, error))?;
-            self.tallies[b].add(self.steps[b].reward, self.discount);
-            if self.tallies[b].length >= self.max_episode_steps {
-                self.steps[b].truncated = true;
-                self.batch.cut_off(b);
-            }
-            self.ended[b] = self.steps[b].done();
-            let legal = self.write_legal(row, b, rollout);
-            if !self.ended[b] {
-                legal.map_err(|error| self.of(b, error))?;
-            }
+        self.lost.fill(false);
+        for (b, cause) in self.batch.failed() {
+            self.lose(b, cause)?;
         }
-        if !is_finite(&rollout.obs, &[row]) {
-            for b in 0..self.steps.len() {
-                check_observation(&rollout.obs, &[row, b]).map_err(|error| self.of(b, error))?;
+        let finite = is_finite(&rollout.obs, &[row]);
+        for b in 0..self.steps.len() {
+            if !self.lost[b]
+                && let Err(error) = self.look_at(b, finite, row, rollout)
+            {
+                self.reject(b, error)?;
             }
+            self.ended[b] = self.lost[b] || self.steps[b].done();
         }
         Ok(())
+    }
+
+    /// Counts the step of one environment, and refuses what no learner can use. `finite` says that
+    /// there is no NaN in any of the observations.
+    fn look_at(
+        &mut self,
+        b: usize,
+        finite: bool,
+        row: usize,
+        rollout: &mut Rollout,
+    ) -> Result<(), EnvError> {
+        check_reward(self.steps[b])?;
+        self.tallies[b].add(self.steps[b].reward, self.discount);
+        if self.tallies[b].length >= self.max_episode_steps {
+            self.steps[b].truncated = true;
+            self.batch.cut_off(b);
+        }
+        let legal = self.write_legal(row, b, rollout);
+        if !self.steps[b].done() {
+            legal?;
+        }
+        match finite {
+            true => Ok(()),
+            false => check_observation(&rollout.obs, &[row, b]),
+        }
     }
 
     /// Starts the next episodes where one ended.
@@ -246,13 +325,22 @@ impl VecEnv for BatchVecEnv {
             acted?;
             let row = t * vector.rngs.len();
             for b in 0..vector.rngs.len() {
+                let score = match vector.ended[b] && !vector.lost[b] {
+                    true => vector.batch.game_score(b),
+                    false => None,
+                };
+                if let Err(error) = check_score(score) {
+                    vector.reject(b, error)?;
+                }
+                if vector.lost[b] {
+                    cut_off(t, b, vector.batch.frame_stack(), rollout);
+                    continue;
+                }
                 let step = vector.steps[b];
                 rollout.rewards.as_mut_slice::<f32>()[row + b] = step.reward;
                 rollout.terminated.as_mut_slice::<u8>()[row + b] = u8::from(step.terminated);
                 rollout.truncated.as_mut_slice::<u8>()[row + b] = u8::from(step.truncated);
                 if vector.ended[b] {
-                    let score = vector.batch.game_score(b);
-                    check_score(score).map_err(|error| vector.of(b, error))?;
                     let episode = vector.tallies[b].episode(b, score);
                     vector.finished.push(episode);
                     rollout.keep_final(t, b);
@@ -323,10 +411,16 @@ impl VecEnv for BatchVecEnv {
     }
 
     fn set_pulse(&mut self, pulse: Arc<Pulse>) {
+        self.batch.watch(&pulse, self.first_index);
         self.pulse = pulse;
     }
 
-    fn restart_failed(&mut self, _: Remake, _: Arc<RestartBudget>) -> Result<(), EnvError> {
+    /// The batch makes the new environments itself.
+    fn restart_failed(&mut self, _: Remake, budget: Arc<RestartBudget>) -> Result<(), EnvError> {
+        if self.batch.replaces_failed() {
+            self.budget = Some(budget);
+            return Ok(());
+        }
         Err(EnvError::Failed(format!(
             "environments of {} are stepped as one batch and cannot be restarted one by one; use \
              on_env_error=stop",

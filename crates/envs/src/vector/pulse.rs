@@ -21,6 +21,11 @@ impl Pulse {
         Some((env, self.beats.load(Ordering::Relaxed)))
     }
 
+    /// Another environment of the batch that is at work is the one that is waited for.
+    pub fn point(&self, env: u64) {
+        self.at_work.store(env + 1, Ordering::Relaxed);
+    }
+
     /// One thread beats at a time, so that plain loads and stores are enough.
     pub(super) fn beat(&self, env: u64) {
         let beats = self.beats.load(Ordering::Relaxed);

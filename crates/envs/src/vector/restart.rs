@@ -34,7 +34,11 @@ impl RestartBudget {
         self.used.store(used, Ordering::Relaxed);
     }
 
-    fn take(&self) -> bool {
+    pub(super) fn allowed(&self) -> u64 {
+        self.allowed
+    }
+
+    pub(super) fn take(&self) -> bool {
         let one_more = |used| (used < self.allowed).then_some(used + 1);
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
         self.used.fetch_update(set, get, one_more).is_ok()
@@ -50,8 +54,8 @@ pub struct Restart {
     pub cause: EnvError,
 }
 
-/// Makes the environment that replaces one that failed.
-pub type Remake = Box<dyn FnMut() -> Result<Box<dyn Env>, EnvError> + Send>;
+/// Makes the environment that replaces one that failed, from its place in the vector.
+pub type Remake = Box<dyn FnMut(usize) -> Result<Box<dyn Env>, EnvError> + Send>;
 
 /// What replaces failed environments.
 pub(super) struct Remaker {
@@ -87,7 +91,7 @@ impl SyncVecEnv {
                 cut_off(t, env, self.frame_stack, rollout);
             }
             let begun = self.guarded(|vector| {
-                let new = (remaker.make)()?;
+                let new = (remaker.make)(env)?;
                 vector.check_kind(&*new)?;
                 vector.slots[env].env = new;
                 vector.reset_one(row, env, rollout)
@@ -109,7 +113,7 @@ fn has_panicked(error: &EnvError) -> bool {
     }
 }
 
-fn used_up(error: EnvError, allowed: u64) -> EnvError {
+pub(super) fn used_up(error: EnvError, allowed: u64) -> EnvError {
     let said = |cause: &EnvError| {
         let message = format!("{cause} (and {allowed} environments were already restarted)");
         EnvError::Failed(message)
@@ -125,7 +129,7 @@ fn used_up(error: EnvError, allowed: u64) -> EnvError {
 }
 
 /// Ends an episode with a step that changed nothing.
-fn cut_off(t: usize, b: usize, frame_stack: Option<usize>, rollout: &mut Rollout) {
+pub(super) fn cut_off(t: usize, b: usize, frame_stack: Option<usize>, rollout: &mut Rollout) {
     let item = t * rollout.envs() + b;
     rollout.rewards.as_mut_slice::<f32>()[item] = 0.0;
     rollout.terminated.as_mut_slice::<u8>()[item] = 0;

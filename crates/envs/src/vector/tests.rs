@@ -238,7 +238,7 @@ fn fragile(budget: &Arc<RestartBudget>) -> (SyncVecEnv, Rollout) {
     let vector = SyncVecEnv::from_envs(envs, 1, "env", 4).unwrap();
     let mut vector = vector.named("Fragile-v0");
     let mut made = 10;
-    let remake = move || {
+    let remake = move |_: usize| {
         made += 10;
         Ok(make(made, None, made == 20))
     };
@@ -311,7 +311,7 @@ fn an_environment_that_panics_is_not_replaced() {
     });
     let mut vector = SyncVecEnv::from_envs(vec![bad], 1, "env", 0).unwrap();
     let budget = Arc::new(RestartBudget::new(5));
-    let remake = Box::new(|| Ok(Counter::boxed(1)));
+    let remake = Box::new(|_: usize| Ok(Counter::boxed(1)));
     vector.restart_failed(remake, Arc::clone(&budget)).unwrap();
     let mut rollout = columns(&vector, 1);
     vector.reset(&mut rollout).unwrap();
@@ -571,7 +571,7 @@ fn an_environment_that_gives_such_numbers_is_replaced() {
     for (bad, says) in faults() {
         let (mut vector, mut rollout) = spoilt(bad);
         let budget = Arc::new(RestartBudget::new(1));
-        let remake = Box::new(|| Ok(Spoilt::boxed(Bad::Nothing, 3.0)));
+        let remake = Box::new(|_: usize| Ok(Spoilt::boxed(Bad::Nothing, 3.0)));
         vector.restart_failed(remake, Arc::clone(&budget)).unwrap();
         vector.reset(&mut rollout).unwrap();
         for t in 0..8 {
@@ -638,7 +638,7 @@ fn environments_with_other_spaces_are_refused() {
 
     // Also one that replaces another.
     let (mut vector, mut rollout) = spoilt(Bad::Reward(NAN));
-    let remake = Box::new(|| Ok(Counter::boxed(0)));
+    let remake = Box::new(|_: usize| Ok(Counter::boxed(0)));
     let restarts = vector.restart_failed(remake, Arc::new(RestartBudget::new(1)));
     restarts.unwrap();
     vector.reset(&mut rollout).unwrap();

@@ -1,6 +1,7 @@
-//! Gymnasium's eleven MuJoCo tasks, in the versions v5 and v4.
+//! Gymnasium's eleven MuJoCo tasks, in the versions v5 and v4, and families of tasks for meta-learning
+//! (`meta.rs`).
 //!
-//! The order of every sum and product is that of Gymnasium and numpy, so that observations and rewards
+//! In Gymnasium's, the order of every sum and product is that of Gymnasium and numpy, so that observations and rewards
 //! are equal to the last bit of double precision. The options of a task are those of Gymnasium's
 //! constructor, less those that concern its renderer. Gymnasium has no `Pusher-v4` with MuJoCo 3, so
 //! there is none here.
@@ -11,7 +12,9 @@ mod humanoid;
 mod humanoid_standup;
 mod inverted_double_pendulum;
 mod inverted_pendulum;
+mod meta;
 mod pusher;
+mod random_params;
 mod reacher;
 mod swimmer;
 mod walkers;
@@ -22,7 +25,11 @@ pub use humanoid::{HumanoidOptions, HumanoidV4Options};
 pub use humanoid_standup::HumanoidStandupOptions;
 pub use inverted_double_pendulum::InvertedDoublePendulumOptions;
 pub use inverted_pendulum::InvertedPendulumOptions;
+pub use meta::{
+    AntGoalOptions, CheetahDirOptions, CheetahVelOptions, DirectionOptions, meta_specs,
+};
 pub use pusher::PusherOptions;
+pub use random_params::RandomParamsOptions;
 pub use reacher::ReacherOptions;
 pub use swimmer::{SwimmerOptions, SwimmerV4Options};
 pub use walkers::{HopperOptions, HopperV4Options, Walker2dOptions, Walker2dV4Options};
@@ -42,10 +49,16 @@ use crate::robot::Exact;
 pub fn add() {
     static ADDED: Once = Once::new();
     ADDED.call_once(|| {
-        for spec in specs() {
+        for spec in specs().into_iter().chain(meta_specs()) {
             let _ = registry::add(spec);
         }
     });
+}
+
+/// Whether an environment needs MuJoCo, by its id.
+pub fn needs_mujoco(id: &str) -> bool {
+    let mut all = specs().into_iter().chain(meta_specs());
+    all.any(|spec| spec.id == id)
 }
 
 macro_rules! tasks {

@@ -3,28 +3,17 @@
 // `starling_cuda_error`.
 
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/core/Event.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <exception>
+#include <memory>
 #include <mutex>
-#include <string>
+
+#include "guarded.h"
 
 namespace {
-thread_local std::string message;
-
 // libtorch notes every graph in the state of its random generator, in a set without a lock.
 std::mutex graphs;
-
-template <typename Work>
-int guarded(Work work) {
-  try {
-    work();
-    return 0;
-  } catch (const std::exception& error) {
-    message = error.what();
-    return 1;
-  }
-}
 }  // namespace
 
 extern "C" {
@@ -48,6 +37,40 @@ int starling_own_stream(int device, int urgent) {
 int starling_synchronize(int device) {
   return guarded([&] { c10::cuda::getCurrentCUDAStream(device).synchronize(); });
 }
+
+// The device of the calling thread from now on, for libraries that ask CUDA for it.
+int starling_use_device(int device) {
+  return guarded([&] { c10::cuda::set_device(static_cast<c10::DeviceIndex>(device)); });
+}
+
+// The calling thread's stream, as CUDA's own type.
+void* starling_stream(int device) { return c10::cuda::getCurrentCUDAStream(device).stream(); }
+
+// Whether the calling thread's stream has done all it was given: 0 if so, 1 if not yet, -1 after an
+// error.
+int starling_stream_query(int device) {
+  bool done = false;
+  int code = guarded([&] { done = c10::cuda::getCurrentCUDAStream(device).query(); });
+  return code != 0 ? -1 : (done ? 0 : 1);
+}
+
+// A mark behind all that the calling thread's stream was given; null on failure.
+c10::Event* starling_mark_new(int device) {
+  c10::Event* mark = nullptr;
+  guarded([&] {
+    auto made = std::make_unique<c10::Event>(c10::DeviceType::CUDA);
+    made->record(c10::cuda::getCurrentCUDAStream(device).unwrap());
+    mark = made.release();
+  });
+  return mark;
+}
+
+// Waits until the GPU has come to a mark.
+int starling_mark_wait(c10::Event* mark) {
+  return guarded([&] { mark->synchronize(); });
+}
+
+void starling_mark_free(c10::Event* mark) { delete mark; }
 
 at::cuda::CUDAGraph* starling_graph_new() {
   at::cuda::CUDAGraph* graph = nullptr;

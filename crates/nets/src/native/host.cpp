@@ -5,23 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_fused_adam.h>
 
-#include <exception>
-#include <string>
-
-namespace {
-thread_local std::string message;
-
-template <typename Work>
-int guarded(Work work) {
-  try {
-    work();
-    return 0;
-  } catch (const std::exception& error) {
-    message = error.what();
-    return 1;
-  }
-}
-}  // namespace
+#include "guarded.h"
 
 extern "C" {
 
@@ -47,6 +31,13 @@ at::Tensor* starling_pinned(const at::Tensor* tensor) {
   at::Tensor* pinned = nullptr;
   guarded([&] { pinned = new at::Tensor(tensor->pin_memory()); });
   return pinned;
+}
+
+// The same memory, whose changes automatic differentiation does not notice; null on failure.
+at::Tensor* starling_unnoticed(const at::Tensor* tensor) {
+  at::Tensor* same = nullptr;
+  guarded([&] { same = new at::Tensor(tensor->variable_data()); });
+  return same;
 }
 
 // Lets a GPU round the inputs of products to 10 bits of mantissa (TensorFloat-32), and lets cuDNN

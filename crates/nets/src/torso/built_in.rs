@@ -8,6 +8,8 @@ use tch::Tensor;
 
 use super::inputs::{Input, Inputs};
 use super::{FeatureExtractor, HIDDEN_GAIN, layer_init, normed};
+use crate::export::{Graph, NotExported, Value};
+use crate::layers::pads_same;
 use crate::{
     Conv2d, LayerNorm, Layout, Moments, NetConfig, Params, RunningNorm, ShapeMismatch,
     layers::pad_same,
@@ -183,6 +185,24 @@ impl FeatureExtractor for Convolutions {
         }
     }
 
+    fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Value>,
+    ) -> Result<Value, NotExported> {
+        let mut parts = Vec::new();
+        let prepared = self.inputs.export(graph, params, obs);
+        for (mut x, stages) in prepared.into_iter().zip(&self.stages) {
+            for stage in stages {
+                x = stage.export(graph, params, &x);
+            }
+            let size = x.shape[1..].iter().product();
+            parts.push(graph.reshape(&x, &[-1, size]));
+        }
+        Ok(graph.concat(&parts, 1))
+    }
+
     fn seen(&self, obs: &Tree<Tensor>) -> Vec<(RunningNorm, Moments)> {
         self.inputs.seen(obs)
     }
@@ -214,6 +234,39 @@ impl Stage {
                 x
             }
             Stage::Relu => x.relu(),
+        }
+    }
+
+    fn export(&self, graph: &mut Graph, params: &Params, x: &Value) -> Value {
+        match self {
+            Stage::Plain(convolution, norm) => {
+                let mut x = convolution.export(graph, params, x);
+                if let Some(norm) = norm {
+                    x = norm.export(graph, params, &x);
+                }
+                graph.relu(&x)
+            }
+            Stage::Residual {
+                convolution,
+                same,
+                blocks,
+            } => {
+                let x = convolution.export(graph, params, x);
+                let pads = match same {
+                    false => [1; 4],
+                    true => pads_same(&x.shape, 3, 2),
+                };
+                let mut x = graph.max_pool(&x, pads);
+                for (first, second) in blocks {
+                    let y = graph.relu(&x);
+                    let y = first.export(graph, params, &y);
+                    let y = graph.relu(&y);
+                    let y = second.export(graph, params, &y);
+                    x = graph.add(&y, &x);
+                }
+                x
+            }
+            Stage::Relu => graph.relu(x),
         }
     }
 }

@@ -4,6 +4,7 @@ use starling_envs::Space;
 use starling_tree::{DType, Tree};
 use tch::{Kind, Tensor};
 
+use crate::export::{Element, Graph, Value};
 use crate::{Layout, Moments, NetConfig, Params, RunningNorm, ShapeMismatch};
 
 /// The arrays of an observation, prepared for the first layers of a network: bytes are scaled to
@@ -88,6 +89,16 @@ impl Inputs {
         seen
     }
 
+    /// The same as [`prepare`](Inputs::prepare) in a graph, in float32.
+    pub fn export(&self, graph: &mut Graph, params: &Params, obs: &Tree<Value>) -> Vec<Value> {
+        let inputs = self.arrays().into_iter();
+        let leaves = obs.leaves().into_iter();
+        inputs
+            .zip(leaves)
+            .map(|(input, (_, x))| input.export(graph, params, x))
+            .collect()
+    }
+
     pub(super) fn arrays(&self) -> Vec<&Input> {
         let leaves = self.0.leaves().into_iter();
         leaves.map(|(_, input)| input).collect()
@@ -112,6 +123,38 @@ impl Input {
         match self.scale {
             Some(scale) => x.to_kind(self.kind) * scale,
             None => x.to_kind(self.kind),
+        }
+    }
+}
+
+impl Input {
+    fn export(&self, graph: &mut Graph, params: &Params, x: &Value) -> Value {
+        if let Some(choices) = &self.choices {
+            let parts: Vec<Value> = match x.shape.len() {
+                1 => vec![graph.one_hot(x, choices[0])],
+                _ => {
+                    let x = graph.reshape(x, &[-1, choices.len() as i64]);
+                    let parts = choices.iter().enumerate();
+                    let parts = parts.map(|(i, &n)| {
+                        let part = graph.slice(&x, 1, i as i64, i as i64 + 1);
+                        let part = graph.squeeze(&part, 1);
+                        graph.one_hot(&part, n)
+                    });
+                    parts.collect()
+                }
+            };
+            return graph.concat(&parts, 1);
+        }
+        let mut x = graph.cast(x, Element::F32);
+        if let Some(norm) = &self.norm {
+            x = norm.export(graph, params, &x);
+        }
+        match self.scale {
+            Some(scale) => {
+                let scale = graph.scalar(scale);
+                graph.mul(&x, &scale)
+            }
+            None => x,
         }
     }
 }

@@ -16,6 +16,7 @@ pub(crate) use self::built_in::{BuiltIn, Convolutions};
 pub use self::built_in::{Padding, PaddingRule};
 pub use self::inputs::Inputs;
 use self::script::Script;
+use crate::export::{Graph, NotExported, Value};
 use crate::{
     Activation, Init, LayerNorm, Layout, Linear, Moments, NetConfig, Params, RunningNorm,
     ShapeMismatch,
@@ -39,6 +40,21 @@ pub trait FeatureExtractor: Debug + Send + Sync {
     /// Features `[N, features]` of observations `[N, ..]` as the environment gives them: bytes are
     /// not yet scaled, choices are integers. [`Inputs`] prepares them.
     fn forward(&self, params: &Params, obs: &Tree<Tensor>) -> Tensor;
+
+    /// The same as [`forward`](FeatureExtractor::forward) in a graph, for ONNX and TorchScript files.
+    ///
+    /// # Errors
+    /// Unless it is implemented.
+    fn export(
+        &self,
+        _graph: &mut Graph,
+        _params: &Params,
+        _obs: &Tree<Value>,
+    ) -> Result<Value, NotExported> {
+        Err(NotExported(format!(
+            "its torso ({self:?}) does not implement FeatureExtractor::export"
+        )))
+    }
 
     /// What observations `[N, ..]` bring to its running statistics: [`Inputs::seen`]. Nothing, if it
     /// keeps none.
@@ -99,6 +115,24 @@ impl Torso {
             x = self.activation.apply(&x);
         }
         x.to_kind(Kind::Float)
+    }
+
+    /// The same as [`forward`](Torso::forward) in a graph, in float32.
+    pub fn export(
+        &self,
+        graph: &mut Graph,
+        params: &Params,
+        obs: &Tree<Value>,
+    ) -> Result<Value, NotExported> {
+        let mut x = self.extractor.export(graph, params, obs)?;
+        for (linear, norm) in &self.hidden {
+            x = linear.export(graph, params, &x);
+            if let Some(norm) = norm {
+                x = norm.export(graph, params, &x);
+            }
+            x = self.activation.export(graph, &x);
+        }
+        Ok(x)
     }
 
     /// What observations `[N, ..]` bring to its running statistics, if it keeps any.

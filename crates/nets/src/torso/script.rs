@@ -13,6 +13,7 @@ use starling_tree::Tree;
 use tch::{CModule, Device, Kind, Tensor};
 
 use crate::convert::kind_of;
+use crate::export::{Graph, NotExported, Value};
 use crate::{FeatureExtractor, Layout, ParamId, Params, ShapeMismatch};
 
 /// A network from a file: observations in, features out.
@@ -100,6 +101,13 @@ impl FeatureExtractor for Script {
             // It was applied to observations of this space when it was read.
             Err(error) => panic!("the user's network failed: {error}"),
         }
+    }
+
+    fn export(&self, _: &mut Graph, _: &Params, _: &Tree<Value>) -> Result<Value, NotExported> {
+        let reason = "its network is a TorchScript file (algo.net.torchscript), whose operations are not \
+                      known; export it with torch.onnx, and set its parameters to those named torso.… in \
+                      the checkpoint";
+        Err(NotExported(reason.into()))
     }
 }
 

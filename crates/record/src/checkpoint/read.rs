@@ -12,6 +12,7 @@ use super::manifest::{Damage, FileEntry, Manifest, Sound, hex};
 use super::{BEST, TIMES, folder_name, step_of, steps};
 use crate::durable::{open_regular, read_small};
 use crate::error::{Context, Error, Result};
+use crate::folder::RunFolder;
 
 /// A checkpoint whose manifest is whole, and those of its files that were asked for.
 #[derive(Clone, Debug)]
@@ -210,6 +211,20 @@ pub(super) fn latest_before(
 /// [`Error::Damaged`] if it is not whole.
 pub fn best(folder: &Path) -> Result<Option<Checkpoint>> {
     best_with(folder, |_| true)
+}
+
+/// The best of a run: of its checkpoints, and of the weights that evaluators in other processes have
+/// found ([`RunFolder::best_path`]). The files whose names are `needed` have to be undamaged.
+///
+/// # Errors
+/// [`Error::Damaged`] if it is not whole.
+pub fn best_of_run(run: &RunFolder, needed: impl Fn(&str) -> bool) -> Result<Option<Checkpoint>> {
+    let own = best_with(&run.checkpoints_path(), &needed)?;
+    let judged = best_with(&run.best_path(), &needed)?;
+    Ok(match (own, judged) {
+        (Some(own), Some(judged)) if own.score() >= judged.score() => Some(own),
+        (own, judged) => judged.or(own),
+    })
 }
 
 /// As [`best`], but only the files whose names are `needed` have to be undamaged.

@@ -26,7 +26,7 @@ impl Chart {
                 json!({
                     "label": curve.legend(),
                     "colour": COLOURS[index % COLOURS.len()],
-                    "dashed": index >= COLOURS.len(),
+                    "dashed": index >= COLOURS.len() || curve.is_reference(),
                     "band": curve.runs > 1,
                     // JSON has no NaN: serde_json writes null, which uPlot takes as a gap.
                     "mean": from_start(f64::NAN, &curve.mean),
@@ -36,6 +36,7 @@ impl Chart {
             })
             .collect();
         let data = json!({
+            "xLabel": self.x_label,
             "yLabel": self.y_label,
             "note": self.note,
             "x": from_start(0.0, &self.x),

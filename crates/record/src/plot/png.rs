@@ -91,7 +91,7 @@ impl Canvas {
         self.axes(chart, &frame);
         for (index, curve) in chart.curves.iter().enumerate() {
             let colour = rgb(COLOURS[index % COLOURS.len()]);
-            let dashed = index >= COLOURS.len();
+            let dashed = index >= COLOURS.len() || curve.is_reference();
             for piece in pieces(curve) {
                 self.band(chart, curve, piece.clone(), &frame, colour);
                 self.line(chart, curve, piece, &frame, colour, dashed);
@@ -137,8 +137,8 @@ impl Canvas {
         }
         self.rule(LEFT, BOTTOM, RIGHT, BOTTOM, self.text);
         let middle = (LEFT + RIGHT) / 2.0;
-        let steps = "environment steps";
-        self.write(steps, middle, BOTTOM + 64.0, 22.0, Align::Centre, self.text);
+        let (x_label, below) = (&chart.x_label, BOTTOM + 64.0);
+        self.write(x_label, middle, below, 22.0, Align::Centre, self.text);
         self.write(
             &chart.note,
             LEFT,

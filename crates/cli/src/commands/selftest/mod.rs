@@ -1,6 +1,7 @@
 //! `starling selftest`: does a device compute the same results as the CPU, in every mode, and do
 //! algorithms learn on it?
 
+mod group;
 mod learning;
 
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use std::sync::Mutex;
 use anyhow::{Context as _, bail};
 use starling_nets::{Device, DeviceChoice};
 
-use crate::engine::{RunConfig, compare_collected, compare_devices};
+use crate::engine::{CollectiveLibrary, RunConfig, compare_collected, compare_devices};
 use crate::settings::{Request, resolve};
 
 use super::Usage;
@@ -28,10 +29,23 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     algo: Option<String>,
 
-    /// Run only one part: `compare` results with the CPU, `collect` with the actors of every mode, or
-    /// `learn` a task
+    /// Run only one part: `compare` results with the CPU, `collect` with the actors of every mode, `learn`
+    /// a task, or add up numbers with a `group` of processes
     #[arg(long, value_name = "PART")]
     only: Option<Check>,
+
+    /// The library of the group: gloo, nccl, or mpi after `mpirun -n 2` [default: nccl on a GPU, else
+    /// gloo]
+    #[arg(long, value_name = "LIBRARY", value_parser = library)]
+    collective: Option<CollectiveLibrary>,
+
+    #[command(flatten)]
+    member: group::Member,
+}
+
+fn library(text: &str) -> Result<CollectiveLibrary, String> {
+    let named = serde_json::Value::from(text);
+    serde_json::from_value(named).map_err(|_| "allowed: gloo, nccl, mpi".to_owned())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -39,6 +53,7 @@ enum Check {
     Compare,
     Collect,
     Learn,
+    Group,
 }
 
 /// Steps of every environment in which collecting is compared.
@@ -66,7 +81,16 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Err(Usage(format!("no algorithm's name contains '{part}'")).into());
     }
     let device = args.device.resolve()?;
-    if device == Device::Cpu {
+    let library = args.collective.unwrap_or(match device {
+        Device::Cpu => CollectiveLibrary::Gloo,
+        _ => CollectiveLibrary::Nccl,
+    });
+    if let Some(member) = args.member.given() {
+        group::take_part(library, device, member)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let only_group = args.only == Some(Check::Group);
+    if device == Device::Cpu && !only_group {
         say!("comparing the CPU with itself: this tests the program, not a GPU");
     }
     let mut failed = Vec::new();
@@ -87,6 +111,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 .into_iter()
                 .map(|algo| format!("{algo} did not learn")),
         );
+    }
+    if wanted(Check::Group) {
+        failed.extend(group::check(library, device, &args.device.to_string())?);
     }
     if !failed.is_empty() {
         bail!("{}", failed.join(", "));
@@ -222,17 +249,33 @@ fn at_once<T: Sync>(
     })
 }
 
-/// Every algorithm on MinAtar, or on Pendulum if its actions are continuous; policy gradients also
+/// Every algorithm on MinAtar, or on Pendulum if its actions are continuous, PEARL on point robots; policy gradients also
 /// with a memory, with continuous actions and with normalised observations; some on Atari, whose
 /// frames are stacked on the device.
 fn cases() -> impl Iterator<Item = Case> {
-    let plain = crate::algos::registry::all().into_iter().map(|spec| Case {
-        algo: spec.name,
-        env: match learning::is_discrete(spec.name) {
-            true => "MinAtar/Breakout-v1",
-            false => "Pendulum-v1",
-        },
-        settings: &[],
+    let plain = crate::algos::registry::all().into_iter().map(|spec| {
+        let (env, settings): (_, &[&str]) = match spec.name {
+            // Trials of four short episodes, so that posteriors are compared too.
+            "pearl" => (
+                "SparsePointRobot-v0",
+                &[
+                    "env.train_tasks=8",
+                    "algo.meta_batch=4",
+                    "algo.batch_size=64",
+                    "algo.learning_starts_steps=0",
+                    "algo.prior_steps=40",
+                    "algo.extra_steps=40",
+                    "algo.context_next_obs=true",
+                ],
+            ),
+            name if learning::is_discrete(name) => ("MinAtar/Breakout-v1", &[]),
+            _ => ("Pendulum-v1", &[]),
+        };
+        Case {
+            algo: spec.name,
+            env,
+            settings,
+        }
     });
     let policies = ["a2c", "ppo", "appo", "impala"];
     let variants: [(&str, &[&str]); 2] = [
@@ -256,7 +299,12 @@ fn cases() -> impl Iterator<Item = Case> {
         env: "ALE/Pong-v5",
         settings,
     });
-    plain.chain(more).chain(frames)
+    let simba = Case {
+        algo: "sac",
+        env: "Pendulum-v1",
+        settings: &["algo.net.layers=residual"],
+    };
+    plain.chain(more).chain(frames).chain([simba])
 }
 
 fn task_name(case: &Case) -> String {

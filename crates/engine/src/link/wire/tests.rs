@@ -77,6 +77,20 @@ fn written(parcel: &Parcel) -> Vec<u8> {
     frame
 }
 
+/// What was in the memory that a parcel is read into makes no difference.
+#[test]
+fn memory_is_used_again() {
+    let (format, mut spares) = (format(), Spares::default());
+    for seed in [3, 7, 2, 0, 5, 3] {
+        let frame = written(&parcel(seed));
+        let read = format.read_into(&frame, &mut spares).unwrap();
+        assert_eq!(written(&read), frame, "{seed}");
+        let rollouts = read.rollouts.into_iter().map(|(_, rollout)| rollout);
+        spares.rollouts.extend(rollouts);
+        assert_eq!(spares.rollouts.len(), 2, "{seed}");
+    }
+}
+
 /// The same bytes with a checksum that fits.
 fn sealed(mut frame: Vec<u8>) -> Vec<u8> {
     end_frame(0, &mut frame);
@@ -296,7 +310,7 @@ proptest! {
         prop_assert!(format().read(&damaged).is_err());
     }
 
-    /// Whoever makes a checksum that fits can send any bytes: they are a parcel of this run, or
+    /// A peer with the right checksum can send any bytes: they are a parcel of this run, or
     /// an error, and never a panic.
     #[test]
     fn forged_frames_are_read_or_refused(

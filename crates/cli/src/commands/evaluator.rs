@@ -1,0 +1,25 @@
+//! `starling evaluator`: evaluates the newest weights of a learner in another process.
+
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+use crate::cluster::run_evaluator;
+
+use super::joining::{Joining, configure};
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    joining: Joining,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let (line, stop) = args.joining.open("evaluator")?;
+    run_evaluator(&line, &stop, |settings| {
+        configure(settings, args.joining.device.as_deref(), None)
+    })?;
+    Ok(match stop.load(Ordering::Relaxed) && !line.is_closed() {
+        true => 130.into(),
+        false => ExitCode::SUCCESS,
+    })
+}

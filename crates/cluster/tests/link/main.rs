@@ -1,0 +1,8 @@
+//! Links to other processes do what every link has to do, whatever becomes of connections and servers.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
+
+mod grpc;
+mod noise;
+mod redis;
+mod relay;
