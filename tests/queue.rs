@@ -130,33 +130,193 @@ base:
     wait("0000");
 }
 
-/// The best run of three continues from each rung; the others stay where they are.
-#[test]
-fn pruned_runs_stop_at_their_rung() {
-    let root = tempfile::tempdir().unwrap();
-    let text = "
+const SEARCH: &str = "
 base: {env: CartPole-v1, algo: ppo, steps: 8192, log_every_steps: 1024, stop_at_return: null}
 search:
   trials: 6
   by: random
   space:
     algo.learning_rate: {log: [1e-7, 1e-2]}
-prune: {eta: 3, rungs: [2048]}
 ";
-    let file = write(root.path(), text);
-    let out = root.path().join("out");
-    let output = sweep(&file, &out).output().unwrap();
+
+/// What a run of a queue has learned and logged at its end, without times.
+fn learned(out: &Path, variant: &str, step: &str) -> (Vec<u8>, Vec<String>) {
+    let runs = fs::read_dir(out.join("runs/CartPole-v1/ppo")).unwrap();
+    let mut runs = runs.map(|run| run.unwrap().path());
+    let name = format!("{variant}-s1-");
+    let run = runs.find(|run| {
+        run.file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .starts_with(&name)
+    });
+    let run = run.unwrap();
+    let learner = run
+        .join("checkpoints")
+        .join(step)
+        .join("learner.safetensors");
+    let progress = fs::read_to_string(run.join("progress.csv")).unwrap();
+    let head: Vec<&str> = progress.lines().next().unwrap().split(',').collect();
+    let wanted = [
+        "Diagnostics/CumSteps",
+        "ReturnAverage",
+        "losses/policy",
+        "losses/value",
+    ];
+    let columns: Vec<usize> = wanted
+        .iter()
+        .map(|name| head.iter().position(|column| column == name).unwrap())
+        .collect();
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        let cells: Vec<&str> = columns.iter().map(|column| cells[*column]).collect();
+        cells.join(",")
+    };
+    let rows = progress.lines().map(row).collect();
+    (fs::read(learner).unwrap(), rows)
+}
+
+/// The best run of three continues from each rung, exactly as if it had not paused; the others stay
+/// where they are.
+#[test]
+fn pruned_runs_stop_at_their_rung_and_the_others_continue_exactly() {
+    let root = tempfile::tempdir().unwrap();
+    let (pruned, whole) = (root.path().join("pruned"), root.path().join("whole"));
+    let file = write(
+        root.path(),
+        &format!("{SEARCH}prune: {{eta: 3, rungs: [2048]}}"),
+    );
+    let output = sweep(&file, &pruned).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let results = fs::read_to_string(out.join("results.csv")).unwrap();
-    let with = |state: &str| results.lines().filter(|line| line.contains(state)).count();
+    let results = fs::read_to_string(pruned.join("results.csv")).unwrap();
+    let with = |state: &str| -> Vec<&str> {
+        let lines = results.lines().filter(|line| line.contains(state));
+        lines.map(|line| line.split(',').next().unwrap()).collect()
+    };
     let finished = with(",finished,");
-    assert!((2..=3).contains(&finished), "{results}");
-    assert_eq!(finished + with(",pruned,"), 6, "{results}");
+    assert!((2..=3).contains(&finished.len()), "{results}");
+    assert_eq!(finished.len() + with(",pruned,").len(), 6, "{results}");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         shown.contains("algo.learning_rate: rank correlation"),
         "{shown}"
     );
+
+    let file = write(root.path(), SEARCH);
+    let output = sweep(&file, &whole).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for variant in finished {
+        let step = "000000008192";
+        let (paused, uninterrupted) = (
+            learned(&pruned, variant, step),
+            learned(&whole, variant, step),
+        );
+        assert_eq!(paused.1, uninterrupted.1, "{variant}");
+        assert!(paused.0 == uninterrupted.0, "{variant}: the weights differ");
+    }
+}
+
+/// The values of each trial are chosen when it starts, and recorded.
+#[test]
+fn a_search_by_tpe_records_what_it_chose() {
+    let root = tempfile::tempdir().unwrap();
+    let text = "
+base: {env: CartPole-v1, algo: a2c, steps: 640, log_every_steps: 320, stop_at_return: null}
+search:
+  trials: 12
+  by: tpe
+  seed: 3
+  space:
+    algo.learning_rate: {log: [1e-5, 1e-2]}
+    algo.rollout_steps: {integer: [4, 16]}
+";
+    let file = write(root.path(), text);
+    let out = root.path().join("out");
+    let output = sweep(&file, &out).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let state = fs::read_to_string(out.join("state.jsonl")).unwrap();
+    let events = state
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let chosen: Vec<_> = events.filter(|event| event["event"] == "chosen").collect();
+    assert_eq!(chosen.len(), 12, "{state}");
+    for event in chosen {
+        let rate = event["values"]["algo.learning_rate"].as_f64().unwrap();
+        let steps = event["values"]["algo.rollout_steps"].as_f64().unwrap();
+        assert!((1e-5..=1e-2).contains(&rate), "{event}");
+        assert!(
+            (4.0..=16.0).contains(&steps) && steps.fract() == 0.0,
+            "{event}"
+        );
+    }
+}
+
+/// The processes of a queue have the cores and the GPUs of their slots.
+#[test]
+fn runs_stay_on_the_cores_and_gpus_of_their_slots() {
+    let root = tempfile::tempdir().unwrap();
+    let text = "
+base: {env: CartPole-v1, steps: 1e9, log_every_steps: 1000, stop_at_return: null, device: cpu}
+seeds: 1..2
+";
+    let file = write(root.path(), text);
+    let out = root.path().join("out");
+    let mut command = sweep(&file, &out);
+    command.args(["--gpus", "5,7"]);
+    let mut queue = command.spawn().unwrap();
+    wait_for(&out, "\"started\"", 2, &mut queue);
+    let state = fs::read_to_string(out.join("state.jsonl")).unwrap();
+    let mut wanted: Vec<String> = state
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|event| {
+            event["slot"]
+                .as_str()
+                .unwrap()
+                .split_once(": ")
+                .unwrap()
+                .1
+                .to_owned()
+        })
+        .collect();
+    wanted.sort();
+    let began = Instant::now();
+    let found = loop {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let read = |name: &str| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+            let status = read("status");
+            let line = |name: &str| {
+                let value = status.lines().find_map(|line| line.strip_prefix(name));
+                value.unwrap_or_default().trim().to_owned()
+            };
+            let variables = read("environ");
+            let mut variables = variables.split('\0');
+            let gpu = variables.find_map(|variable| variable.strip_prefix("CUDA_VISIBLE_DEVICES="));
+            if let (true, Some(gpu)) = (line("PPid:") == queue.id().to_string(), gpu) {
+                let cores = line("Cpus_allowed_list:");
+                let word = if cores.contains([',', '-']) {
+                    "cores"
+                } else {
+                    "core"
+                };
+                found.push(format!("{word} {cores}, GPU {gpu}"));
+            }
+        }
+        if found.len() == 2 {
+            found.sort();
+            break found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{found:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    queue.kill().unwrap();
+    queue.wait().unwrap();
+    // With one core there is nothing to divide.
+    if std::thread::available_parallelism().unwrap().get() >= 2 {
+        assert_eq!(found, wanted);
+    }
 }
 
 /// Every mistake is found before the first run starts.

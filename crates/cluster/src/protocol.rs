@@ -24,7 +24,7 @@ pub(crate) const FOLLOW: &str = "/starling.v1.Starling/Follow";
 pub(crate) const REPORT: &str = "/starling.v1.Starling/Report";
 
 /// Changes with every change of the messages.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// The version of this program, with the commit that it was built from where that is known.
 pub(crate) const VERSION: &str = env!("STARLING_VERSION");
@@ -220,6 +220,9 @@ pub(crate) struct Ask {
     /// How long it waits.
     #[prost(uint64, tag = "4")]
     pub(crate) patience_ms: u64,
+    /// How fast weights arrived lately; none if it takes no changes.
+    #[prost(uint64, optional, tag = "5")]
+    pub(crate) bytes_per_s: Option<u64>,
 }
 
 /// A part of the answer; the first one says what follows.

@@ -1,8 +1,8 @@
 //! Environments stepped by several threads, into memory of the caller's.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use rayon::prelude::*;
 use starling_envs::render::Picture;
 use starling_envs::{Action, Env, EnvError, EnvOptions, EnvSpec, ObsMut, Rng, Space, stream};
 use starling_tree::{Array, Spec, Tree, ViewMut};
@@ -407,10 +407,11 @@ fn split<'a>(
     }
 }
 
-/// The threads that step the environments of a pool.
+/// The threads that step the environments of a pool: the caller's, and others beside it.
 struct Workers {
     threads: usize,
-    /// Started when they are needed first, and the process that started them: a fork has none.
+    /// The threads beside the caller's, started when they are needed first, and the process that
+    /// started them: a fork has none.
     started: Option<(rayon::ThreadPool, u32)>,
     /// Seconds that one environment takes, about: what it took at best lately.
     each: f64,
@@ -429,23 +430,37 @@ impl Workers {
     }
 
     /// Does the work of every row, on as many threads as are worth it. Threads take rows as they
-    /// become free: an environment that takes long does not delay the others.
+    /// become free: an environment that takes long does not delay the others. The caller's thread
+    /// begins while the others wake up.
     fn each<R: Send>(&mut self, rows: Vec<R>, work: impl Fn(R) + Sync + Send) {
         let (count, start) = (rows.len(), Instant::now());
         let together = match self.each {
             each if each > 0.0 => (WORTH_A_THREAD_S / each).ceil().max(1.0) as usize,
-            _ => usize::MAX,
+            _ => count,
         };
-        let threads = count.div_ceil(together).min(self.threads);
-        let pool = match threads {
+        let threads = count.div_ceil(together.max(1)).min(self.threads);
+        let others = match threads {
             0 | 1 => None,
-            _ => self.pool(),
+            _ => self.others(),
         };
-        match pool {
-            Some(pool) => pool.install(|| {
-                let rows = rows.into_par_iter().with_min_len(together);
-                rows.for_each(work);
-            }),
+        match others {
+            Some(others) => {
+                let rows = Mutex::new(rows.into_iter());
+                let take = || -> Vec<R> {
+                    let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
+                    rows.by_ref().take(together).collect()
+                };
+                let work_off = || {
+                    let taken = std::iter::from_fn(|| Some(take()).filter(|rows| !rows.is_empty()));
+                    taken.flatten().for_each(&work);
+                };
+                others.in_place_scope(|scope| {
+                    for _ in 1..threads {
+                        scope.spawn(|_| work_off());
+                    }
+                    work_off();
+                });
+            }
             None => rows.into_iter().for_each(work),
         }
         let took = start.elapsed().as_secs_f64() * threads.max(1) as f64 / count as f64;
@@ -455,7 +470,7 @@ impl Workers {
         };
     }
 
-    fn pool(&mut self) -> Option<&rayon::ThreadPool> {
+    fn others(&mut self) -> Option<&rayon::ThreadPool> {
         let process = std::process::id();
         if let Some((pool, by)) = self.started.take() {
             match by == process {
@@ -465,7 +480,7 @@ impl Workers {
             }
         }
         if self.started.is_none() {
-            let builder = rayon::ThreadPoolBuilder::new().num_threads(self.threads);
+            let builder = rayon::ThreadPoolBuilder::new().num_threads(self.threads - 1);
             let builder = builder.thread_name(|index| format!("envs-{index}"));
             // Without threads the work is done by the caller.
             self.started = Some((builder.build().ok()?, process));

@@ -5,6 +5,7 @@
 //! ways of a comparison; the ratio shows what packing, encrypting and unpacking take.
 
 mod net;
+mod weights;
 mod wire;
 
 use std::io::Write;

@@ -78,6 +78,9 @@ pub enum Finished {
 /// How often a child is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// How long a run may still be written to by a process of an earlier queue.
+const RELEASE: Duration = Duration::from_secs(600);
+
 impl<'a> Queue<'a> {
     /// A queue in a folder, new or to be continued.
     ///
@@ -216,6 +219,10 @@ impl<'a> Queue<'a> {
         say: &(dyn Fn(Said<'_>) + Sync),
     ) -> Result<(), QueueError> {
         let name = self.plan.name_of(trial);
+        self.wait_for_release(trial)?;
+        if self.stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let (mut command, continued) = self.prepare(trial, until, slot)?;
         self.board().folder.append(&Event {
             slot: Some(format!("slot {number}: {slot}")),
@@ -257,6 +264,24 @@ impl<'a> Queue<'a> {
             of,
         });
         Ok(())
+    }
+
+    /// Waits until no process writes to the folder of a run: when a queue is killed, its runs notice
+    /// that and write their last checkpoints, while the queue may have been started again.
+    fn wait_for_release(&self, trial: Trial) -> Result<(), QueueError> {
+        let began = Instant::now();
+        loop {
+            let run = self.find(&self.board().folder, trial)?;
+            match run.map(|run| RunFolder::open_to_write(run.path())) {
+                None | Some(Ok(_)) => return Ok(()),
+                Some(Err(starling_record::Error::InUse { .. })) if began.elapsed() < RELEASE => {}
+                Some(Err(error)) => return Err(error.into()),
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// The command that starts a run, or continues it where it has a checkpoint.

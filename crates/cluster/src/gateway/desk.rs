@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use starling_engine::Evaluation;
 use starling_engine::link::ledger::{self, Claim, Claimed, Ledger, Taken};
-use starling_engine::link::{LearnerLink as _, LeaseId, Terms, Wanted, wire};
+use starling_engine::link::{LearnerLink as _, LeaseId, Publication, Terms, Wanted, wire};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
@@ -21,6 +21,9 @@ use crate::protocol::{
 
 /// A single wait for room in the queue.
 const SLICE: Duration = Duration::from_millis(100);
+
+/// A connection is slow if weights take longer than this.
+const SLOW: Duration = Duration::from_millis(100);
 
 /// What all connections share.
 pub(crate) struct Desk {
@@ -166,7 +169,7 @@ impl Desk {
         let version = publication.weights.version;
         let frame = match ask.have.contains(&version) {
             true => Bytes::new(),
-            false => Bytes::from_owner(self.ledger.encoded(&publication)),
+            false => Bytes::from_owner(self.frame(&publication, ask)),
         };
         let told = Told {
             state,
@@ -180,6 +183,17 @@ impl Desk {
 }
 
 impl Desk {
+    /// The weights, or the changes since those that the actor has if its connection is slow: making
+    /// them takes longer than sending the weights over a fast one.
+    fn frame(&self, publication: &Publication, ask: &Ask) -> Arc<[u8]> {
+        let weights = self.ledger.encoded(publication);
+        let bytes = weights.len() as f64;
+        let rate = ask.bytes_per_s;
+        let is_slow = rate.is_some_and(|rate| bytes > rate as f64 * SLOW.as_secs_f64());
+        let changes = is_slow.then(|| self.ledger.changes(publication, &ask.have));
+        changes.flatten().unwrap_or(weights)
+    }
+
     /// Weights for an evaluator, and the frame that follows; or whether those that it has are wanted.
     pub(super) fn follow(&self, ask: &Follow) -> (Told, Bytes) {
         let told = |state: State, found| Told {

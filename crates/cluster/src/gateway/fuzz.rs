@@ -96,7 +96,7 @@ proptest! {
         lease in lease(),
         (number, connection) in any::<(u64, u64)>(),
         frame in bytes(),
-        (exactly, have) in any::<(Option<u64>, u64)>(),
+        (exactly, have, bytes_per_s) in any::<(Option<u64>, u64, Option<u64>)>(),
     ) {
         let desk = desk();
         let id = LeaseId::from(lease);
@@ -104,7 +104,7 @@ proptest! {
         let _ = desk.ack(id, connection);
         let parcel = Parcel { number, frame: frame.into() };
         prop_assert!(!desk.take(id, connection, &parcel));
-        let ask = Ask { lease, exactly, have: vec![have], patience_ms: 0 };
+        let ask = Ask { lease, exactly, have: vec![have], patience_ms: 0, bytes_per_s };
         let (told, frame) = desk.weights(&ask);
         prop_assert!(!told.found && frame.is_empty());
     }

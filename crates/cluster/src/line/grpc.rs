@@ -1,5 +1,8 @@
 //! A line over gRPC: one connection for parcels, one for weights.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
 use http::uri::PathAndQuery;
 use starling_engine::link::LeaseId;
 use tokio::sync::mpsc;
@@ -24,11 +27,16 @@ use crate::{ClusterError, JoinFile, Options};
 /// the weights.
 const WEIGHTS_IN_FLIGHT: u32 = 1 << 19;
 
+/// Fewer bytes than these say little about the rate of a connection: they fit in its buffers.
+const MEASURABLE_BYTES: usize = 1 << 21;
+
 /// The calls of an actor process.
 pub(super) struct Calls {
     parcels: Channel,
     weights: Channel,
     token: AsciiMetadataValue,
+    /// Bytes per second at which weights arrived lately; 0 if that is not known.
+    rate: AtomicU64,
 }
 
 /// One connection to a lease.
@@ -49,6 +57,7 @@ impl Calls {
             parcels: endpoint.connect_lazy(),
             weights: weights.connect_lazy(),
             token,
+            rate: AtomicU64::new(0),
         })
     }
 
@@ -67,7 +76,13 @@ impl Calls {
 
     /// The reply, and the frame after it, of at most `most` bytes. Every part of the frame has its own
     /// deadline, so that slow connections work.
-    pub(super) async fn weights(&self, ask: Ask, most: u64) -> Result<(Told, Vec<u8>), Trouble> {
+    pub(super) async fn weights(
+        &self,
+        mut ask: Ask,
+        most: u64,
+    ) -> Result<(Told, Vec<u8>), Trouble> {
+        let rate = self.rate.load(Ordering::Relaxed);
+        ask.bytes_per_s = (rate > 0).then_some(rate);
         self.frame(WEIGHTS, ask, most).await
     }
 
@@ -119,6 +134,7 @@ impl Calls {
         }
         let mut frame = Vec::with_capacity(told.bytes as usize);
         let mut part = first.part;
+        let (began, at_first) = (Instant::now(), part.len());
         loop {
             if frame.len() + part.len() > told.bytes as usize {
                 return Err(Trouble::Final("more weights than were announced".into()));
@@ -126,8 +142,23 @@ impl Calls {
             frame.extend_from_slice(&part);
             match next(&mut chunks).await? {
                 Some(chunk) => part = chunk.part,
-                None => return Ok((told, frame)),
+                None => break,
             }
+        }
+        self.note_rate(frame.len() - at_first, began.elapsed());
+        Ok((told, frame))
+    }
+
+    /// Notes how long it took to receive the parts after the first one.
+    fn note_rate(&self, bytes: usize, took: Duration) {
+        if bytes >= MEASURABLE_BYTES {
+            let rate = bytes as f64 / took.as_secs_f64().max(1e-6);
+            self.rate.store(rate.max(1.0) as u64, Ordering::Relaxed);
+        } else {
+            // Too few to tell. The connection may have become faster: after some of these the learner
+            // sends all weights again, and the rate is measured.
+            let rate = self.rate.load(Ordering::Relaxed);
+            self.rate.store(rate + rate / 20, Ordering::Relaxed);
         }
     }
 

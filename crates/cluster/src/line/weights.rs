@@ -147,8 +147,13 @@ impl Shared {
             ended: None,
         };
         cache.pulls.push((wanted, pull.number));
-        let have = match cache.epoch == lease.epoch {
-            true => cache.held.iter().map(|held| held.weights.version).collect(),
+        // Kept until the answer is there, which may be their changes.
+        let have: Vec<Arc<Weights>> = match cache.epoch == lease.epoch {
+            true => cache
+                .held
+                .iter()
+                .map(|held| Arc::clone(&held.weights))
+                .collect(),
             false => Vec::new(),
         };
         drop(cache);
@@ -158,8 +163,9 @@ impl Shared {
                 Wanted::Latest => None,
                 Wanted::Exactly(version) => Some(version),
             },
-            have,
+            have: have.iter().map(|weights| weights.version).collect(),
             patience_ms: left.left().as_millis() as u64,
+            bytes_per_s: None,
         };
         let most = wire::HEADER_BYTES as u64 + format.most_bytes();
         let answer = self.runtime.block_on(self.way.weights(ask, most));
@@ -173,7 +179,9 @@ impl Shared {
                 let control = Control {
                     env_steps: told.env_steps,
                 };
-                let read = (!frame.is_empty()).then(|| format.read(&frame)).transpose();
+                let held = |version| have.iter().find(|held| held.version == version).cloned();
+                let read = (!frame.is_empty()).then(|| format.read_with(&frame, held));
+                let read = read.transpose();
                 match read {
                     Ok(read) => {
                         let weights = read.map(|read| read.weights);

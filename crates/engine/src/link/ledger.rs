@@ -11,7 +11,7 @@
 //! once and in the order of its lease, whatever a transport loses, repeats or delays, and only for the
 //! newest connection of the actor that holds the lease.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -142,14 +142,26 @@ pub struct Ledger {
     link: InProcess,
     terms: Terms,
     book: Mutex<Book>,
-    /// The frame of the latest version that was asked for: all actors share it.
-    encoded: Mutex<Option<(u64, Arc<[u8]>)>>,
+    /// Frames of weights that were asked for: all actors share them.
+    frames: Mutex<Frames>,
     counters: Counters,
     /// The newest version of the weights.
     version: AtomicU64,
     /// Buffers of parcels that were used, of whichever place, and of columns before they were compressed.
     buffers: Mutex<(Vec<Rollout>, Vec<Vec<u8>>)>,
 }
+
+/// Frames of weights, oldest first.
+#[derive(Debug, Default)]
+struct Frames {
+    /// By version.
+    whole: VecDeque<(u64, Arc<[u8]>)>,
+    /// Changes from one version to another; `None` where they are not much smaller.
+    changes: VecDeque<((u64, u64), Option<Arc<[u8]>>)>,
+}
+
+/// Frames of weights that are kept. Actor processes keep no more versions.
+const KEPT_FRAMES: usize = 4;
 
 /// Who holds what.
 #[derive(Debug, Default)]
@@ -188,7 +200,7 @@ impl Ledger {
             link: InProcess::new(Arc::clone(&terms.places), terms.history),
             terms,
             book: Mutex::default(),
-            encoded: Mutex::default(),
+            frames: Mutex::default(),
             counters: Counters::default(),
             version: AtomicU64::new(0),
             buffers: Mutex::default(),
@@ -488,18 +500,13 @@ impl Ledger {
 
     /// The frame of a publication, which is made once for each version.
     pub fn encoded(&self, publication: &Publication) -> Arc<[u8]> {
-        let version = publication.weights.version;
-        let mut encoded = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*encoded {
-            Some((held, frame)) if *held == version => Arc::clone(frame),
-            _ => {
-                let mut frame = Vec::new();
-                wire::write_publication(publication, &mut frame);
-                let frame: Arc<[u8]> = frame.into();
-                *encoded = Some((version, Arc::clone(&frame)));
-                frame
-            }
-        }
+        self.frames().whole(publication)
+    }
+
+    /// The frame of the changes since the newest of the versions that an actor has; `None` where there
+    /// is none that is much smaller than the weights themselves.
+    pub fn changes(&self, publication: &Publication, have: &[u64]) -> Option<Arc<[u8]>> {
+        self.frames().changes(publication, have)
     }
 
     /// Whether the run has ended.
@@ -534,6 +541,10 @@ impl Ledger {
             bytes: count(&all.bytes),
             refused: count(&all.refused),
         }
+    }
+
+    fn frames(&self) -> MutexGuard<'_, Frames> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -594,6 +605,42 @@ impl LearnerLink for Ledger {
         });
         let actors = seated.chain(spares).collect();
         Some((actors, self.counts()))
+    }
+}
+
+impl Frames {
+    fn whole(&mut self, publication: &Publication) -> Arc<[u8]> {
+        let version = publication.weights.version;
+        if let Some((_, frame)) = self.whole.iter().find(|(held, _)| *held == version) {
+            return Arc::clone(frame);
+        }
+        let mut frame = Vec::new();
+        wire::write_publication(publication, &mut frame);
+        let frame: Arc<[u8]> = frame.into();
+        keep(&mut self.whole, (version, Arc::clone(&frame)));
+        frame
+    }
+
+    fn changes(&mut self, publication: &Publication, have: &[u64]) -> Option<Arc<[u8]>> {
+        let frame = self.whole(publication);
+        let version = publication.weights.version;
+        let known = self.whole.iter();
+        let known = known.filter(|(held, _)| *held != version && have.contains(held));
+        let (base, base_frame) = known.max_by_key(|(held, _)| *held)?;
+        let way = (*base, version);
+        if let Some((_, made)) = self.changes.iter().find(|(held, _)| *held == way) {
+            return made.clone();
+        }
+        let made = wire::changes_between(base_frame, &frame).map(Arc::from);
+        keep(&mut self.changes, (way, made.clone()));
+        made
+    }
+}
+
+fn keep<T>(frames: &mut VecDeque<T>, frame: T) {
+    frames.push_back(frame);
+    if frames.len() > KEPT_FRAMES {
+        frames.pop_front();
     }
 }
 

@@ -4,6 +4,7 @@
 //! frame    = "STLK" | protocol u16 | kind u8 | 0u8 | length u64 | CRC-32C u32 | body
 //! parcel   = head length u32 | head (postcard) | columns length u64 | columns (zstd)
 //! weights  = version u64 | env_steps u64 | values f32 …
+//! changes  = base u64 | version u64 | env_steps u64 | values XOR those of the base (zstd)
 //! ```
 //!
 //! Observations come first, one environment after the other. Where an observation is a stack of
@@ -13,6 +14,7 @@
 //! [`PublicationFormat`]): sizes follow from that, not from what arrives, and are compared before
 //! memory is taken. Nothing that is received names a type, a file or code.
 
+mod changes;
 mod stack;
 
 use std::sync::Arc;
@@ -22,20 +24,25 @@ use starling_envs::{Episode, Rollout, Space};
 use starling_nets::Snapshot;
 use starling_tree::{Array, Spec, Tree};
 
+pub use changes::changes_between;
+
 use super::{Control, LeaseId, Parcel, Place, Places, Publication, Weights};
 use crate::collect::rollout_steps;
 use crate::run::config::spaces_of;
 use crate::{EngineError, RunConfig};
 
 /// Changes with every change of the bytes.
-pub const PROTOCOL: u16 = 2;
+pub const PROTOCOL: u16 = 3;
 
 /// Bytes before the body of a frame.
 pub const HEADER_BYTES: usize = 20;
 
 const MAGIC: [u8; 4] = *b"STLK";
+/// The byte of a header that has the kind of its frame.
+const KIND_AT: usize = 6;
 const PARCEL: u8 = 1;
 const PUBLICATION: u8 = 2;
+const CHANGES: u8 = 3;
 
 /// Higher ones take more time for few bytes.
 const ZSTD_LEVEL: i32 = 1;
@@ -245,6 +252,21 @@ impl PublicationFormat {
     /// # Errors
     /// When it is not whole, or of another network.
     pub fn read(&self, frame: &[u8]) -> Result<Publication, WireError> {
+        self.read_with(frame, |_| None)
+    }
+
+    /// Reads one frame, which may have the changes since weights that `held` knows by their version.
+    ///
+    /// # Errors
+    /// When it is not whole, of another network, or of a base that is not known.
+    pub fn read_with(
+        &self,
+        frame: &[u8],
+        held: impl Fn(u64) -> Option<Arc<Weights>>,
+    ) -> Result<Publication, WireError> {
+        if frame.get(KIND_AT) == Some(&CHANGES) {
+            return changes::read(self, frame, held);
+        }
         let body = read_frame(PUBLICATION, frame, self.most_bytes())?;
         if body.len() as u64 != self.most_bytes() {
             let expected = self.weights;
@@ -546,11 +568,11 @@ fn read_frame(kind: u8, frame: &[u8], most: u64) -> Result<&[u8], WireError> {
     if body.len() != length || crc32c::crc32c(body) != sum {
         return Err(WireError::Damaged);
     }
-    match header[6] == kind {
+    match header[KIND_AT] == kind {
         true => Ok(body),
         false => Err(WireError::Unexpected(format!(
             "a message of kind {}",
-            header[6]
+            header[KIND_AT]
         ))),
     }
 }

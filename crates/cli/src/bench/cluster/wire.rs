@@ -1,4 +1,4 @@
-//! What crosses the network: parcels of Atari games into a replay, and weights to many processes.
+//! What crosses the network: parcels of Atari games into a replay. Weights are in `weights.rs`.
 //!
 //! Parcels are recorded by real actors when a feeder starts, and sent again and again, packed. So
 //! feeders take little of this machine, as if they were on others; what packing takes is measured
@@ -28,7 +28,7 @@ use starling_replay::{Layout, PRIORITY, Replay};
 use starling_tree::Tree;
 
 use super::net::{DEVICE, Net};
-use super::{ENVS, Processes, failed, median};
+use super::{ENVS, Processes, failed, weights};
 use crate::RunConfig;
 use crate::bench::BenchError;
 use crate::settings::{Request, resolve};
@@ -58,22 +58,13 @@ const KEPT: usize = 8;
 /// How often each parcel is packed and unpacked to measure it.
 const TIMES: u32 = 4;
 
-const WARM_UP: Duration = Duration::from_secs(3);
-const MEASURED: Duration = Duration::from_secs(10);
+pub(super) const WARM_UP: Duration = Duration::from_secs(3);
+pub(super) const MEASURED: Duration = Duration::from_secs(10);
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Processes that follow the weights, and versions per second.
-const FOLLOWERS: usize = 32;
-const VERSIONS_PER_S: u32 = 2;
-
-/// Rates of the link, as `tc` reads them.
+/// Rate of the link, as `tc` reads it.
 const PARCELS_RATE: &str = "1gbit";
-const WEIGHTS_RATES: [&str; 2] = ["10gbit", "1gbit"];
-
-/// Networks whose weights are sent.
-const NETWORKS: [(&str, &[&str]); 2] =
-    [("Nature CNN", &[]), ("ResNet", &["algo.net.torso=resnet"])];
 
 /// One process of the measurement.
 #[derive(Debug, Serialize, Deserialize)]
@@ -102,6 +93,8 @@ pub enum Side {
         join: PathBuf,
         /// Number of the network.
         network: usize,
+        /// The network device whose bytes are counted.
+        device: Option<String>,
     },
     /// Follows the weights, as so many processes do.
     Follow {
@@ -134,35 +127,21 @@ struct Received {
     other_cores: f64,
 }
 
-/// What a publisher or its followers measured.
-#[derive(Debug, Serialize, Deserialize)]
-struct Sent {
-    /// Unix time in seconds by version, for each follower, or of the publications.
-    times: Vec<Vec<(u64, f64)>>,
-    bytes: usize,
-    cores: f64,
-}
-
 /// Runs the processes and prints what they found.
 pub(super) fn run(program: &Path, out: &mut dyn Write) -> Result<(), BenchError> {
     parcels(program, out)?;
-    for (network, (name, _)) in NETWORKS.iter().enumerate() {
-        for rate in WEIGHTS_RATES {
-            weights(program, network, name, rate, out)?;
-        }
-    }
-    Ok(())
+    weights::run(program, out)
 }
 
 /// The network, and where the first machine listens. Without root there is only this machine.
-fn network(rate: &str) -> (Option<Net>, &'static str) {
+pub(super) fn network(rate: &str) -> (Option<Net>, &'static str) {
     match Net::new(rate) {
         Some(net) => (Some(net), "10.78.0.1:0"),
         None => (None, "127.0.0.1:0"),
     }
 }
 
-fn described(net: Option<&Net>, rate: &str) -> String {
+pub(super) fn described(net: Option<&Net>, rate: &str) -> String {
     match net {
         Some(_) => format!("two network namespaces joined at {rate}/s"),
         None => "loopback (a limited rate needs root)".into(),
@@ -249,56 +228,8 @@ fn parcels(program: &Path, out: &mut dyn Write) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn weights(
-    program: &Path,
-    network_number: usize,
-    name: &str,
-    rate: &str,
-    out: &mut dyn Write,
-) -> Result<(), BenchError> {
-    let folder = tempfile::tempdir()?;
-    let join = folder.path().join("join.json");
-    let (net, listen) = network(rate);
-    let mut processes = Processes::default();
-    let publish = Side::Publish {
-        listen: listen.into(),
-        join: join.clone(),
-        network: network_number,
-    };
-    let a = net.as_ref().map(|net| net.on_a(program));
-    let mut published = start(&mut processes, a, program, &publish)?;
-    super::wait_for("the publisher", || Ok(join.exists().then_some(())))?;
-    let b = net.as_ref().map(|net| net.on_b(program));
-    let mut followed = start(&mut processes, b, program, &Side::Follow { join })?;
-    let published: Sent = read(&mut published)?;
-    let followed: Sent = read(&mut followed)?;
-    let made = published.times.first().map_or(&[][..], Vec::as_slice);
-    let seconds = MEASURED.as_secs_f64();
-    let got: usize = followed.times.iter().map(Vec::len).sum();
-    let per_follower = got as f64 / followed.times.len().max(1) as f64 / seconds;
-    // How long after its publication a version was there.
-    let mut delays = Vec::new();
-    for (version, at) in followed.times.iter().flatten() {
-        let begun = made.iter().find(|(held, _)| held == version);
-        delays.extend(begun.map(|(_, begun)| 1e3 * (at - begun)));
-    }
-    let sent = got as f64 * published.bytes as f64 / seconds / 1e6;
-    writeln!(
-        out,
-        "weights of the {name} ({:.1} MB) to {FOLLOWERS} processes, {VERSIONS_PER_S} versions/s, {}\n  \
-         {per_follower:.2} versions/s each, {sent:.0} MB/s, there after {:.0} ms (median); \
-         learner's side {:.2} cores",
-        published.bytes as f64 / 1e6,
-        described(net.as_ref(), rate),
-        median(delays),
-        published.cores
-    )?;
-    out.flush()?;
-    Ok(())
-}
-
 /// Starts one side; what it prints.
-fn start(
+pub(super) fn start(
     processes: &mut Processes,
     command: Option<Command>,
     program: &Path,
@@ -313,7 +244,7 @@ fn start(
     Ok(BufReader::new(output))
 }
 
-fn read<T: serde::de::DeserializeOwned>(
+pub(super) fn read<T: serde::de::DeserializeOwned>(
     output: &mut impl std::io::BufRead,
 ) -> Result<T, BenchError> {
     let mut line = String::new();
@@ -321,7 +252,7 @@ fn read<T: serde::de::DeserializeOwned>(
     serde_json::from_str(&line).map_err(|_| failed("a process of the measurement failed"))
 }
 
-fn print(what: &impl Serialize, out: &mut dyn Write) -> Result<(), BenchError> {
+pub(super) fn print(what: &impl Serialize, out: &mut dyn Write) -> Result<(), BenchError> {
     writeln!(out, "{}", serde_json::to_string(what).map_err(failed)?)?;
     Ok(out.flush()?)
 }
@@ -339,8 +270,9 @@ pub(in crate::bench) fn side(side: Side, out: &mut dyn Write) -> Result<(), Benc
             listen,
             join,
             network,
-        } => publish(&listen, &join, network, out),
-        Side::Follow { join } => follow(&join, out),
+            device,
+        } => weights::publish(&listen, &join, network, device.as_deref(), out),
+        Side::Follow { join } => weights::follow(&join, out),
     }
 }
 
@@ -359,17 +291,17 @@ fn config(game: &str) -> Result<RunConfig, BenchError> {
     Ok(resolve(&request).map_err(Box::new)?)
 }
 
-fn places(count: usize) -> Arc<Places> {
+pub(super) fn places(count: usize) -> Arc<Places> {
     let shares = (0..count).map(|place| place * ENVS..(place + 1) * ENVS);
     Arc::new(Places::new(shares, Start::default()))
 }
 
-fn engine(error: EngineError) -> BenchError {
+pub(super) fn engine(error: EngineError) -> BenchError {
     BenchError::Engine(Box::new(error))
 }
 
 /// A learner's side that listens, with a join file at `join`.
-fn gateway(
+pub(super) fn gateway(
     terms: Terms,
     config: &RunConfig,
     listen: &str,
@@ -481,7 +413,7 @@ fn count(replay: &Replay, device: Option<&str>) -> Counted {
 }
 
 /// Bytes that a network device has received and sent.
-fn device_bytes(device: &str) -> Option<u64> {
+pub(super) fn device_bytes(device: &str) -> Option<u64> {
     let read = |direction: &str| {
         let path = format!("/sys/class/net/{device}/statistics/{direction}_bytes");
         let text = std::fs::read_to_string(path).ok()?;
@@ -490,7 +422,7 @@ fn device_bytes(device: &str) -> Option<u64> {
     Some(read("rx")? + read("tx")?)
 }
 
-fn cpu_s(clock: ClockId) -> f64 {
+pub(super) fn cpu_s(clock: ClockId) -> f64 {
     let time = clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
@@ -526,7 +458,7 @@ impl ActorLink for Recorder {
 }
 
 /// Plays a game as an actor of a run does, and returns what it would send.
-fn record(config: &RunConfig, lease: &Lease) -> Result<Vec<Parcel>, BenchError> {
+pub(super) fn record(config: &RunConfig, lease: &Lease) -> Result<Vec<Parcel>, BenchError> {
     let algorithm = config.algorithm().map_err(engine)?;
     let learner = algorithm.learner(config.settings.seed, Device::Cpu);
     let recorder = Arc::new(Recorder {
@@ -552,7 +484,10 @@ fn record(config: &RunConfig, lease: &Lease) -> Result<Vec<Parcel>, BenchError> 
     Ok(std::mem::take(&mut parcels))
 }
 
-fn seats(line: &Line, threads: impl Iterator<Item = usize>) -> Result<Vec<Seated>, BenchError> {
+pub(super) fn seats(
+    line: &Line,
+    threads: impl Iterator<Item = usize>,
+) -> Result<Vec<Seated>, BenchError> {
     let joined = threads.map(
         |thread| match line.join(thread as u64, 0).map_err(failed)? {
             Joined::Seated(seated) => Ok(*seated),
@@ -660,116 +595,4 @@ fn examine(
         insert_us,
     };
     Ok((known, packed))
-}
-
-fn unix_s() -> f64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64())
-}
-
-fn publish(
-    listen: &str,
-    join: &Path,
-    network: usize,
-    out: &mut dyn Write,
-) -> Result<(), BenchError> {
-    let mut request = Request::new("PongNoFrameskip-v4");
-    request.algo = Some("impala".into());
-    request.overrides = NETWORKS[network].1.iter().map(|&set| set.into()).collect();
-    request.overrides.push("device=cpu".into());
-    let config = resolve(&request).map_err(Box::new)?;
-    let algorithm = config.algorithm().map_err(engine)?;
-    let values = algorithm.learner(1, Device::Cpu).weights();
-    let places = places(FOLLOWERS);
-    let terms = Terms {
-        parcels: ParcelFormat::of(&config, &places).map_err(engine)?,
-        places,
-        publications: PublicationFormat {
-            weights: values.values().len(),
-        },
-        history: 4,
-        evaluations: None,
-    };
-    let gateway = gateway(terms, &config, listen, join)?;
-    let publish = |version: u64| {
-        // Each version is copied from the device of a learner.
-        let values = Snapshot::from_values(values.values().to_vec());
-        gateway.publish(Publication {
-            weights: Arc::new(Weights { version, values }),
-            control: Control { env_steps: version },
-        });
-    };
-    publish(0);
-    let mut joined = 0;
-    while joined < FOLLOWERS {
-        match gateway.receive(PATIENCE).map_err(failed)? {
-            Event::Joined { .. } => joined += 1,
-            other => return Err(failed(format!("a follower ended: {other:?}"))),
-        }
-    }
-    std::thread::sleep(WARM_UP);
-    let (began, cpu) = (Instant::now(), cpu_s(ClockId::ProcessCPUTime));
-    let mut times = Vec::new();
-    for version in 1..=u64::from(VERSIONS_PER_S) * MEASURED.as_secs() {
-        times.push((version, unix_s()));
-        publish(version);
-        let next = Duration::from_secs(1) / VERSIONS_PER_S * version as u32;
-        std::thread::sleep(next.saturating_sub(began.elapsed()));
-    }
-    let cores = (cpu_s(ClockId::ProcessCPUTime) - cpu) / began.elapsed().as_secs_f64();
-    let sent = Sent {
-        times: vec![times],
-        bytes: 4 * values.values().len(),
-        cores,
-    };
-    print(&sent, out)
-}
-
-fn follow(join: &Path, out: &mut dyn Write) -> Result<(), BenchError> {
-    let join = JoinFile::read(join).map_err(failed)?;
-    let lines = (0..FOLLOWERS).map(|_| Line::new(&join, Options::default()).map_err(failed));
-    let lines: Vec<Line> = lines.collect::<Result<_, _>>()?;
-    let cpu = cpu_s(ClockId::ProcessCPUTime);
-    let (began, over) = (Instant::now(), AtomicBool::new(false));
-    let times = std::thread::scope(|scope| {
-        let followers: Vec<_> = lines
-            .iter()
-            .map(|line| scope.spawn(|| follow_one(line, &over)))
-            .collect();
-        let panicked = |_| Err(failed("a thread panicked"));
-        let ended = followers.into_iter().map(|follower| follower.join());
-        let ended: Vec<_> = ended.map(|ended| ended.unwrap_or_else(panicked)).collect();
-        ended.into_iter().collect::<Result<Vec<_>, BenchError>>()
-    })?;
-    let cores = (cpu_s(ClockId::ProcessCPUTime) - cpu) / began.elapsed().as_secs_f64();
-    print(
-        &Sent {
-            times,
-            bytes: 0,
-            cores,
-        },
-        out,
-    )
-}
-
-/// When each version was there, until the run ends.
-fn follow_one(line: &Line, over: &AtomicBool) -> Result<Vec<(u64, f64)>, BenchError> {
-    let seats = seats(line, 0..1)?;
-    let mut times: Vec<(u64, f64)> = Vec::new();
-    while let Some(seated) = seats.first()
-        && !over.load(Ordering::Relaxed)
-    {
-        match seated.link.weights(Wanted::Latest, PATIENCE) {
-            Ok(publication) => {
-                let version = publication.weights.version;
-                let known = times.last().map_or(0, |(version, _)| *version);
-                match version > known {
-                    true => times.push((version, unix_s())),
-                    false => std::thread::sleep(Duration::from_millis(20)),
-                }
-            }
-            Err(_) => over.store(true, Ordering::Relaxed),
-        }
-    }
-    Ok(times)
 }

@@ -128,6 +128,94 @@ fn publications_come_back_as_they_were() {
     ));
 }
 
+/// Changes since an earlier version give the same bits as the weights themselves, and take less.
+#[test]
+fn changes_of_weights_are_exact() {
+    let count = 10_000;
+    let format = PublicationFormat { weights: count };
+    let publication = |version: u64, value: &dyn Fn(usize) -> f32| Publication {
+        weights: Arc::new(Weights {
+            version,
+            values: Snapshot::from_values((0..count).map(value).collect()),
+        }),
+        control: Control { env_steps: version },
+    };
+    let old = publication(7, &|i| (i as f32).sin());
+    // Small steps, and everything that numbers can be.
+    let new = publication(9, &|i| match i {
+        0 => f32::NAN,
+        1 => f32::NEG_INFINITY,
+        2 => -0.0,
+        3 => f32::MIN_POSITIVE / 2.0,
+        i => (i as f32).sin() * (1.0 + 1e-6 * (i % 5) as f32),
+    });
+    let frame_of = |publication: &Publication| {
+        let mut frame = Vec::new();
+        write_publication(publication, &mut frame);
+        frame
+    };
+    let (base, whole) = (frame_of(&old), frame_of(&new));
+    let changes = changes_between(&base, &whole).unwrap();
+    assert!(changes.len() < whole.len() / 2, "{} bytes", changes.len());
+    let held = |version: u64| (version == 7).then(|| Arc::clone(&old.weights));
+    let back = format.read_with(&changes, held).unwrap();
+    let bits = |publication: &Publication| -> Vec<u32> {
+        let values = publication.weights.values.values().iter();
+        values.map(|value| value.to_bits()).collect()
+    };
+    assert_eq!(bits(&back), bits(&new));
+    assert_eq!(back.weights.version, 9);
+    assert_eq!(back.control, new.control);
+    assert!(matches!(
+        format.read(&changes),
+        Err(WireError::Unexpected(_))
+    ));
+
+    // Weights without anything in common are sent whole.
+    let mut state = 1u64;
+    let noise: Vec<f32> = (0..count)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            f32::from_bits((state >> 32) as u32)
+        })
+        .collect();
+    let other = publication(10, &|i| noise[i]);
+    assert_eq!(changes_between(&base, &frame_of(&other)), None);
+    assert_eq!(changes_between(&base[..90], &whole), None);
+
+    // Damage, other sizes and bombs.
+    for at in [HEADER_BYTES, HEADER_BYTES + 30, changes.len() - 1] {
+        let mut damaged = changes.clone();
+        damaged[at] ^= 1;
+        assert_eq!(
+            format.read_with(&damaged, held).unwrap_err(),
+            WireError::Damaged
+        );
+    }
+    for length in 0..changes.len().min(80) {
+        assert!(format.read_with(&changes[..length], held).is_err());
+    }
+    let smaller = PublicationFormat { weights: count / 2 };
+    assert!(matches!(
+        smaller.read_with(&changes, held),
+        Err(WireError::Unexpected(_))
+    ));
+    for length in [4 * count - 1, 4 * count + 1, 1 << 26] {
+        let mut bomb = Vec::new();
+        let begin = begin_frame(CHANGES, &mut bomb);
+        bomb.extend(7u64.to_le_bytes());
+        bomb.extend([0; 16]);
+        bomb.extend(zstd::bulk::compress(&vec![0; length], 1).unwrap());
+        end_frame(begin, &mut bomb);
+        assert_eq!(
+            format.read_with(&bomb, held).unwrap_err(),
+            WireError::Damaged
+        );
+    }
+}
+
 /// What a frame announces is not believed: nobody takes memory for it.
 #[test]
 fn frames_that_are_too_long_are_refused_by_their_header() {
@@ -144,9 +232,9 @@ fn frames_that_are_too_long_are_refused_by_their_header() {
 #[test]
 fn other_protocols_and_strangers_are_told_apart() {
     let mut newer = written(&parcel(1));
-    newer[4] = 3;
+    newer[4] = 99;
     let error = format().read(&newer).unwrap_err();
-    assert_eq!(error, WireError::Protocol { theirs: 3 });
+    assert_eq!(error, WireError::Protocol { theirs: 99 });
     let http = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n";
     assert_eq!(format().read(http).unwrap_err(), WireError::Foreign);
 }
