@@ -155,10 +155,13 @@ pub struct Ledger {
 #[derive(Debug, Default)]
 struct Frames {
     /// By version.
-    whole: VecDeque<(u64, Arc<[u8]>)>,
+    whole: VecDeque<(u64, Frame)>,
     /// Changes from one version to another; `None` where they are not much smaller.
-    changes: VecDeque<((u64, u64), Option<Arc<[u8]>>)>,
+    changes: VecDeque<((u64, u64), Option<Frame>)>,
 }
+
+/// The bytes of a frame.
+pub type Frame = Arc<[u8]>;
 
 /// Frames of weights that are kept. Actor processes keep no more versions.
 const KEPT_FRAMES: usize = 4;
@@ -499,13 +502,13 @@ impl Ledger {
     }
 
     /// The frame of a publication, which is made once for each version.
-    pub fn encoded(&self, publication: &Publication) -> Arc<[u8]> {
+    pub fn encoded(&self, publication: &Publication) -> Frame {
         self.frames().whole(publication)
     }
 
     /// The frame of the changes since the newest of the versions that an actor has; `None` where there
     /// is none that is much smaller than the weights themselves.
-    pub fn changes(&self, publication: &Publication, have: &[u64]) -> Option<Arc<[u8]>> {
+    pub fn changes(&self, publication: &Publication, have: &[u64]) -> Option<Frame> {
         self.frames().changes(publication, have)
     }
 
@@ -609,19 +612,19 @@ impl LearnerLink for Ledger {
 }
 
 impl Frames {
-    fn whole(&mut self, publication: &Publication) -> Arc<[u8]> {
+    fn whole(&mut self, publication: &Publication) -> Frame {
         let version = publication.weights.version;
         if let Some((_, frame)) = self.whole.iter().find(|(held, _)| *held == version) {
             return Arc::clone(frame);
         }
         let mut frame = Vec::new();
         wire::write_publication(publication, &mut frame);
-        let frame: Arc<[u8]> = frame.into();
-        keep(&mut self.whole, (version, Arc::clone(&frame)));
+        let frame: Frame = frame.into();
+        push(&mut self.whole, (version, Arc::clone(&frame)));
         frame
     }
 
-    fn changes(&mut self, publication: &Publication, have: &[u64]) -> Option<Arc<[u8]>> {
+    fn changes(&mut self, publication: &Publication, have: &[u64]) -> Option<Frame> {
         let frame = self.whole(publication);
         let version = publication.weights.version;
         let known = self.whole.iter();
@@ -632,12 +635,13 @@ impl Frames {
             return made.clone();
         }
         let made = wire::changes_between(base_frame, &frame).map(Arc::from);
-        keep(&mut self.changes, (way, made.clone()));
+        push(&mut self.changes, (way, made.clone()));
         made
     }
 }
 
-fn keep<T>(frames: &mut VecDeque<T>, frame: T) {
+/// Adds a frame, and drops the oldest if there are too many.
+fn push<T>(frames: &mut VecDeque<T>, frame: T) {
     frames.push_back(frame);
     if frames.len() > KEPT_FRAMES {
         frames.pop_front();

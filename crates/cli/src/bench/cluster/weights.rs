@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use starling_algos::{Batch, Progress};
 use starling_cluster::{JoinFile, Line, Options};
 use starling_engine::link::wire::{ParcelFormat, PublicationFormat};
-use starling_engine::link::{Control, Event, LearnerLink as _, Publication, Terms, Wanted};
+use starling_engine::link::{
+    ActorLink as _, Control, Event, LearnerLink as _, Publication, Terms, Wanted,
+};
 use starling_engine::{EngineError, Weights};
 use starling_nets::{Device, Snapshot};
 

@@ -8,9 +8,9 @@ use std::io::{BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ use starling_engine::link::{
 };
 use starling_engine::{EngineError, Weights, serve};
 use starling_envs::Rollout;
-use starling_nets::{Device, Snapshot};
+use starling_nets::Device;
 use starling_replay::{Layout, PRIORITY, Replay};
 use starling_tree::Tree;
 
