@@ -71,7 +71,7 @@ fn failures_name_the_environment_and_say_what_happened() {
             "Bad",
             "segfault",
             &[
-                "its worker process was ended by signal 11 (SIGSEGV)",
+                "its worker process was killed by signal 11 (SIGSEGV)",
                 "Fatal Python error: Segmentation fault",
                 "envs.py",
             ],
