@@ -7,7 +7,7 @@ export function showQueues(place) {
   const { queues } = store;
   if (!queues.length) {
     place.replaceChildren(element("p", { class: "note" },
-      "There is no queue in this folder. starling queue, starling sweep and train --seeds make one."));
+      "There is no queue in this folder. starling queue, starling sweep and train --seeds create one."));
     return;
   }
   place.replaceChildren(...queues.map(queue => {

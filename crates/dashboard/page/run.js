@@ -71,8 +71,7 @@ export class RunPage {
     this.smallCharts = SMALL.filter(name => details.columns.includes(name)).map(name => {
       const place = element("figure", {}, element("figcaption", {}, name));
       this.small.append(place);
-      const curves = new Curves(place, { open: () => {}, grouping: false, y: name });
-      return curves;
+      return new Curves(place, { open: () => {}, grouping: false, y: name, small: true });
     });
     this.drawRest();
     this.drawSettings();
@@ -188,7 +187,7 @@ export class RunPage {
     others.sort((a, b) => near(b) - near(a) || (startOf(b.started) ?? 0) - (startOf(a.started) ?? 0));
     const choice = element("select", { name: "other", onchange: () => draw() });
     if (this.details.preset) choice.append(element("option", { value: "preset" }, "the preset"));
-    for (const run of others.slice(0, 200)) {
+    for (const run of others) {
       choice.append(element("option", { value: run.id }, `${run.env} ${run.algo} ${run.name} seed ${run.seed}`));
     }
     const only = element("input", { type: "checkbox", name: "only", checked: true, onchange: () => draw() });
