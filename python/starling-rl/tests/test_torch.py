@@ -27,12 +27,19 @@ class Torch(unittest.TestCase):
         import torch
         from gymnasium.wrappers.vector import NumpyToTorch
 
-        # Infos of SAME_STEP contain arrays of objects (final_obs), which no wrapper can convert.
-        for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+        def pair(mode):
             make = lambda: starling.StarlingEnv("CartPole-v1", max_episode_steps=25)
             ours = starling.make_vec("CartPole-v1", 3, autoreset_mode=mode, max_episode_steps=25)
-            theirs = SyncVectorEnv([make] * 3, autoreset_mode=mode)
-            ours, theirs = NumpyToTorch(ours), NumpyToTorch(theirs)
+            return NumpyToTorch(ours), NumpyToTorch(SyncVectorEnv([make] * 3, autoreset_mode=mode))
+
+        # Infos of SAME_STEP contain an array of objects (final_obs), which it cannot convert.
+        for envs in pair(AutoresetMode.SAME_STEP):
+            envs.reset(seed=5)
+            with self.assertRaisesRegex(BufferError, "DLPack only supports"):
+                for _ in range(25):
+                    envs.step(torch.ones(3, dtype=torch.int64))
+        for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+            ours, theirs = pair(mode)
             one, other = ours.reset(seed=5)[0], theirs.reset(seed=5)[0]
             self.assertIsInstance(one, torch.Tensor)
             torch.testing.assert_close(one, other, rtol=0, atol=0)
