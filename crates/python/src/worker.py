@@ -238,8 +238,8 @@ def pair(result):
 # ---- Observations ----
 
 ADVICE = (
-    "leave it out with env.leave_out, or wrap the environment so that it shows a Box, such as by "
-    "gymnasium.wrappers.TransformObservation"
+    "leave it out with env.leave_out, or wrap the environment so that it returns a Box, for example "
+    "with gymnasium.wrappers.TransformObservation"
 )
 
 

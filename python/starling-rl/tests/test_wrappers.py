@@ -21,7 +21,7 @@ import starling
 from test_vectors import has_roms, same
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
-EVERY = {NEXT_STEP, SAME_STEP, DISABLED}
+EVERY, NOT_SAME = {NEXT_STEP, SAME_STEP, DISABLED}, {NEXT_STEP, DISABLED}
 ENVS = 3
 
 CART_POLE = ("CartPole-v1", {"max_episode_steps": 25})
@@ -64,17 +64,17 @@ def negated_rewards(envs):
 CASES = [
     # Observations of the step that ended an episode are in the infos in SAME_STEP mode, where these
     # wrappers would not find them.
-    ("TransformObservation", CART_POLE, lambda e: wrappers.TransformObservation(e, np.tanh), EVERY - {SAME_STEP}),
-    ("VectorizeTransformObservation", CART_POLE, doubled, EVERY - {SAME_STEP}),
-    ("VectorizeTransformObservation", PENDULUM, negated_in_place, EVERY - {SAME_STEP}),
-    ("FilterObservation", PARTS, lambda e: wrappers.FilterObservation(e, ["position"]), EVERY - {SAME_STEP}),
-    ("FlattenObservation", PARTS, wrappers.FlattenObservation, EVERY - {SAME_STEP}),
-    ("FlattenObservation", MINATAR, wrappers.FlattenObservation, EVERY - {SAME_STEP}),
-    ("GrayscaleObservation", MINATAR, lambda e: wrappers.GrayscaleObservation(picture(e)), EVERY - {SAME_STEP}),
-    ("ResizeObservation", MINATAR, lambda e: wrappers.ResizeObservation(picture(e), (20, 20)), EVERY - {SAME_STEP}),
-    ("ReshapeObservation", MINATAR, lambda e: wrappers.ReshapeObservation(e, (40, 10)), EVERY - {SAME_STEP}),
-    ("RescaleObservation", PENDULUM, lambda e: wrappers.RescaleObservation(e, -1.0, 1.0), EVERY - {SAME_STEP}),
-    ("DtypeObservation", CART_POLE, lambda e: wrappers.DtypeObservation(e, np.float64), EVERY - {SAME_STEP}),
+    ("TransformObservation", CART_POLE, lambda e: wrappers.TransformObservation(e, np.tanh), NOT_SAME),
+    ("VectorizeTransformObservation", CART_POLE, doubled, NOT_SAME),
+    ("VectorizeTransformObservation", PENDULUM, negated_in_place, NOT_SAME),
+    ("FilterObservation", PARTS, lambda e: wrappers.FilterObservation(e, ["position"]), NOT_SAME),
+    ("FlattenObservation", PARTS, wrappers.FlattenObservation, NOT_SAME),
+    ("FlattenObservation", MINATAR, wrappers.FlattenObservation, NOT_SAME),
+    ("GrayscaleObservation", MINATAR, lambda e: wrappers.GrayscaleObservation(picture(e)), NOT_SAME),
+    ("ResizeObservation", MINATAR, lambda e: wrappers.ResizeObservation(picture(e), (20, 20)), NOT_SAME),
+    ("ReshapeObservation", MINATAR, lambda e: wrappers.ReshapeObservation(e, (40, 10)), NOT_SAME),
+    ("RescaleObservation", PENDULUM, lambda e: wrappers.RescaleObservation(e, -1.0, 1.0), NOT_SAME),
+    ("DtypeObservation", CART_POLE, lambda e: wrappers.DtypeObservation(e, np.float64), NOT_SAME),
     # Its statistics would count some observations twice.
     ("NormalizeObservation", CART_POLE, wrappers.NormalizeObservation, {NEXT_STEP}),
     ("TransformAction", PENDULUM, lambda e: wrappers.TransformAction(e, lambda a: a / 2), EVERY),
@@ -88,7 +88,7 @@ CASES = [
     ("RecordEpisodeStatistics", CART_POLE, wrappers.RecordEpisodeStatistics, EVERY),
     ("DictInfoToList", CART_POLE, wrappers.DictInfoToList, EVERY),
     # The array of the infos that has last observations is one of objects, which it cannot convert.
-    ("ArrayConversion", CART_POLE, lambda e: wrappers.ArrayConversion(e, np, np), EVERY - {SAME_STEP}),
+    ("ArrayConversion", CART_POLE, lambda e: wrappers.ArrayConversion(e, np, np), NOT_SAME),
 ]
 # Those with a test of their own below, and in test_torch.py; those whose environments compute with JAX.
 APART = {"RecordVideo", "HumanRendering", "NumpyToTorch", "JaxToNumpy", "JaxToTorch"}
@@ -213,20 +213,23 @@ class Wrappers(unittest.TestCase):
 
     def test_videos_have_the_frames_of_all_environments(self):
         for mode in AutoresetMode:
-            with self.subTest(mode=mode.name), tempfile.TemporaryDirectory() as folder, fake_moviepy() as films:
-                ours, theirs = pair(CART_POLE, mode, render_mode="rgb_array")
-                kept = {}
-                for name, envs in [("ours", ours), ("theirs", theirs)]:
-                    envs = wrappers.RecordVideo(envs, f"{folder}/{name}", episode_trigger=lambda n: n < 2)
-                    kept[name] = (envs, films)
-                steps = play(kept["ours"][0], kept["theirs"][0], mode, ("RecordVideo", mode.name))
-                for envs, _ in kept.values():
-                    envs.close()
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(self.subTest(mode=mode.name))
+                folder = stack.enter_context(tempfile.TemporaryDirectory())
+                films = stack.enter_context(fake_moviepy())
+                vectors = zip(["ours", "theirs"], pair(CART_POLE, mode, render_mode="rgb_array"))
+                ours, theirs = (
+                    wrappers.RecordVideo(envs, f"{folder}/{name}", episode_trigger=lambda n: n < 2)
+                    for name, envs in vectors
+                )
+                steps = play(ours, theirs, mode, ("RecordVideo", mode.name))
+                ours.close()
+                theirs.close()
                 of = lambda name: [film for film in films if f"/{name}/" in film[0]]
                 self.assertEqual(len(of("ours")), 2)
-                for (_, ours_frames, ours_fps), (_, frames, fps) in zip(of("ours"), of("theirs"), strict=True):
-                    self.assertEqual((ours_fps, len(ours_frames)), (fps, len(frames)))
-                    np.testing.assert_array_equal(ours_frames, frames)
+                for film, expected in zip(of("ours"), of("theirs"), strict=True):
+                    self.assertEqual((film[2], len(film[1])), (expected[2], len(expected[1])))
+                    np.testing.assert_array_equal(film[1], expected[1])
                 # The first episode of the first environment: its first frame, one for each step, and in
                 # one mode one for each reset of another environment.
                 over = [step[2] | step[3] for step in steps]
