@@ -445,7 +445,7 @@ fn a_module_of_a_package_is_imported() {
         folder,
         &["check-env", "python:my_package.nothing:make_env"],
     );
-    assert_eq!(missing.status.code(), Some(2));
+    assert_eq!(missing.status.code(), Some(1));
     let said = stderr(&missing);
     assert!(
         said.contains("No module named 'my_package.nothing'"),
