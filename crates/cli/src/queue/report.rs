@@ -154,7 +154,7 @@ impl Report {
         let mut text = "variant,seed,seconds\n".to_owned();
         for run in &self.runs {
             let (variant, seed, seconds) = (quoted(&run.variant), run.seed, run.seconds);
-            let _ = writeln!(text, "{variant},{seed},{seconds:.1}");
+            let _ = writeln!(text, "{variant},{seed},{seconds:.2}");
         }
         write("times.csv", &text)?;
         let mut text = "variant,finished,runs,steps,mean,iqm,low,high\n".to_owned();
