@@ -95,7 +95,8 @@ store.onChange(changed => {
       planCurves();
     }
   }
-  if (runPage.id && changed.has(runPage.id)) runPage.update();
+  const incomplete = store.connected && !runPage.details;
+  if (runPage.id && (changed.has(runPage.id) || incomplete)) runPage.update();
   if (!at("page-queues").hidden) showQueues(at("page-queues"));
 });
 

@@ -71,7 +71,7 @@ export class Process {
       running ? role.state : "the run has ended")),
       element("td", {}, role.envs == null ? "" : count(role.envs)),
       element("td", {}, role.parcels == null ? "" : count(role.parcels)),
-      element("td", {}, running && role.silent_s != null ? duration(role.silent_s + since) : ""));
+      element("td", {}, running && role.silent_s != null ? duration(role.silent_s + since) + " ago" : ""));
     this.roles.replaceChildren(element("h2", {}, "Roles"), element("table", {},
       element("tr", {}, ...["role", "machine and process", "state", "environments", "batches sent", "last message"]
         .map(title => element("th", {}, title))),
