@@ -205,6 +205,12 @@ fn the_dashboard_works_in_a_browser() {
     let root = folder.path().join("runs");
     make_runs(&root);
     make_queue(&root);
+    let mut queue = starling();
+    queue
+        .args(["queue", "CartPole-v1", "--seeds", "1,2", "--slots", "1"])
+        .args(["steps=4096", "stop_at_return=null", "--out"])
+        .arg(root.join("queues/tiny"));
+    assert!(queue.stdout(Stdio::null()).status().unwrap().success());
     let mut training = starling();
     training.args([
         "train",
@@ -253,7 +259,9 @@ fn the_dashboard_works_in_a_browser() {
         .arg(&address)
         .arg(&library)
         .arg(&pictures)
-        .arg(&root);
+        .arg(&root)
+        // A thousand, the two of the queue and the one that is being made.
+        .arg("1003");
     let output = browser.stderr(Stdio::piped()).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");

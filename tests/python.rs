@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use starling_testing::{Process, only_run, signal, text, wait_for};
+
 /// A Python that has gymnasium. `STARLING_TEST_PYTHON` names it; without it, `python3`. If it lacks
 /// gymnasium, the test is skipped.
 fn python(test: &str) -> Option<PathBuf> {
@@ -62,9 +64,10 @@ class Field(gym.Env):
             elif self.trouble == "exit":
                 os._exit(7)
             elif self.trouble == "hang":
-                with open("pid", "w") as file:
-                    file.write(str(os.getpid()))
+                self.tell()
                 time.sleep(1000)
+            elif self.trouble == "tell":
+                self.tell()
             elif self.trouble == "nan":
                 return self.see() * np.nan, 0.0, False, False, {}
             elif self.trouble == "shape":
@@ -73,6 +76,12 @@ class Field(gym.Env):
         self.place = np.clip(self.place + moves[action], 0, self.size - 1)
         done = bool((self.place == self.size - 1).all())
         return self.see(), 1.0 if done else -0.05, done, False, {}
+
+    def tell(self):
+        own = f"pid-{os.getpid()}"
+        with open(own, "w") as file:
+            file.write(str(os.getpid()))
+        os.replace(own, "pid")
 
     def render(self):
         picture = np.zeros((60, 60, 3), np.uint8)
@@ -353,7 +362,7 @@ fn an_environment_that_hangs_is_named_and_leaves_no_process() {
         "8000",
         "env.kwargs.trouble=hang",
         "env.envs_per_worker=4",
-        "stall_timeout_s=3",
+        "stall_timeout_s=15",
     ];
     let output = run(&python, folder.path(), &args);
     assert_eq!(output.status.code(), Some(1));
@@ -362,6 +371,86 @@ fn an_environment_that_hangs_is_named_and_leaves_no_process() {
     let named = [0, 4].map(|env| format!("environment {env} has not returned"));
     assert!(named.iter().any(|text| said.contains(text)), "{said}");
     gone(folder.path());
+}
+
+/// Killed from outside, as the kernel does it when memory runs out.
+#[test]
+fn a_worker_that_is_killed_ends_the_run_or_is_replaced() {
+    let Some(python) = python("a_worker_that_is_killed_ends_the_run_or_is_replaced") else {
+        return;
+    };
+    for restarts in [false, true] {
+        let folder = folder();
+        let folder = folder.path();
+        let args = [
+            "train",
+            "python:./field.py:Field",
+            "--quiet",
+            "--steps",
+            "1e9",
+            "stop_at_return=null",
+            "envs=4",
+            "env.envs_per_worker=4",
+            "env.max_episode_steps=50",
+            "env.kwargs.trouble=tell",
+            match restarts {
+                true => "on_env_error=restart",
+                false => "on_env_error=stop",
+            },
+        ];
+        let training = starling(&python, folder, &args);
+        let training = Process::start(training, folder, "said.txt");
+        // The worker, when its environments have made 300 steps.
+        let worker = || text(folder.join("pid")).parse::<u32>().ok();
+        wait_for("the first worker", || worker().is_some());
+        let killed = worker();
+        signal(killed.unwrap(), "KILL");
+        if restarts {
+            wait_for("another worker", || worker() != killed);
+            training.signal("TERM");
+        }
+        let code = training.end();
+        let said = "its worker process was killed by signal 9 (SIGKILL";
+        let (file, expected) = match restarts {
+            true => (only_run(folder).unwrap().join("log.txt"), 130),
+            false => (folder.join("said.txt"), 1),
+        };
+        let log = text(file);
+        assert_eq!(code, expected, "{log}");
+        assert!(log.contains(said), "{log}");
+        assert_eq!(log.contains("restarting it"), restarts, "{log}");
+    }
+}
+
+/// `python:PACKAGE.MODULE:FUNCTION`, where the package is in the current folder.
+#[test]
+fn a_module_of_a_package_is_imported() {
+    let Some(python) = python("a_module_of_a_package_is_imported") else {
+        return;
+    };
+    let folder = folder();
+    let folder = folder.path();
+    let package = folder.join("my_package");
+    std::fs::create_dir(&package).unwrap();
+    std::fs::write(package.join("__init__.py"), "").unwrap();
+    std::fs::rename(folder.join("field.py"), package.join("field.py")).unwrap();
+    let envs = "from .field import Field\n\ndef make_env(size):\n    return Field(size)\n";
+    std::fs::write(package.join("envs.py"), envs).unwrap();
+    let id = "python:my_package.envs:make_env";
+    let (size, limit) = ("env.kwargs.size=4", "env.max_episode_steps=50");
+    let run = train(&python, folder, &[id, "--steps", "1024", size, limit]);
+    assert!(mean_return(&python, folder, &run).is_finite());
+    let missing = self::run(
+        &python,
+        folder,
+        &["check-env", "python:my_package.nothing:make_env"],
+    );
+    assert_eq!(missing.status.code(), Some(1));
+    let said = stderr(&missing);
+    assert!(
+        said.contains("No module named 'my_package.nothing'"),
+        "{said}"
+    );
 }
 
 /// Also where the program is killed and cannot clean up.

@@ -83,6 +83,46 @@ fn a_queue_that_was_killed_twice_ends_with_the_same_tables() {
         assert_eq!(read(&whole), read(&killed), "{name}");
     }
 
+    // The time of a run counts, also of one that was killed.
+    let times = fs::read_to_string(killed.join("times.csv")).unwrap();
+    let seconds = times.lines().skip(1).map(|line| {
+        let number = line.rsplit_once(',').unwrap().1;
+        number.parse::<f64>().unwrap()
+    });
+    let seconds: Vec<f64> = seconds.collect();
+    assert_eq!(seconds.len(), 12, "{times}");
+    assert!(seconds.iter().all(|&seconds| seconds > 0.0), "{times}");
+
+    // The best settings are those of a config file.
+    let best = killed.join("best.yaml");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
+    command.args(["train", "--quiet", "steps=1000", "--config"]);
+    command
+        .arg(&best)
+        .arg("--runs")
+        .arg(root.path().join("again"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let again = String::from_utf8(output.stdout).unwrap();
+    let settings = |file: &Path| -> serde_json::Value {
+        let text = fs::read_to_string(file).unwrap();
+        starling::settings::from_yaml(&text, "test").unwrap()
+    };
+    let (best, again) = (
+        settings(&best),
+        settings(&Path::new(again.trim()).join("config.yaml")),
+    );
+    for key in [
+        "/env/id",
+        "/algo/name",
+        "/algo/learning_rate",
+        "/algo/net/hidden",
+    ] {
+        assert!(best.pointer(key).is_some(), "{key}: {best}");
+        assert_eq!(again.pointer(key), best.pointer(key), "{key}");
+    }
+    assert_eq!(again["steps"], 1000);
+
     // Nothing is left to do, and that is quick.
     let before = fs::read_to_string(killed.join("state.jsonl")).unwrap();
     assert!(sweep(&file, &killed).status().unwrap().success());

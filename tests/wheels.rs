@@ -45,15 +45,33 @@ fn run(python: &Path, arguments: &[&str]) -> String {
     said
 }
 
-fn unit_tests(python: &Path, package: &str, pattern: &str) {
+/// Runs the tests of a package. Those that it skips are listed with ours, and fail if what they lack is
+/// required, as it is in CI.
+fn unit_tests(python: &Path, environment: &str, package: &str, pattern: &str) {
     let folder = root().join("python").join(package).join("tests");
     let folder = folder.display().to_string();
-    let said = run(
-        python,
-        &["-m", "unittest", "discover", "-s", &folder, "-p", pattern],
-    );
-    assert!(said.contains("\nOK"), "{said}");
+    let words: [&str; 8] = [
+        "-m", "unittest", "discover", "-v", "-s", &folder, "-p", pattern,
+    ];
+    let said = run(python, &words);
     assert!(!said.contains("Ran 0 tests"), "{said}");
+    let skipped: Vec<(&str, &str)> = said
+        .lines()
+        .filter_map(|line| line.split_once(" ... skipped "))
+        .collect();
+    // Nothing else than passed and skipped.
+    let expected = match skipped.len() {
+        0 => "OK".to_owned(),
+        count => format!("OK (skipped={count})"),
+    };
+    assert!(said.lines().any(|line| line == expected), "{said}");
+    for (test, why) in skipped {
+        let lacks = match why.contains("ROMs") {
+            true => "roms".to_owned(),
+            false => format!("wheels-{environment}"),
+        };
+        skip(&lacks, test, why);
+    }
 }
 
 #[test]
@@ -78,7 +96,7 @@ fn the_wheel_without_torch_is_small() {
 fn vectors_and_replay_pass_their_tests_against_gymnasium() {
     let test = "vectors_and_replay_pass_their_tests_against_gymnasium";
     if let Some((_, python)) = python("envs", test) {
-        unit_tests(&python, "starling-rl", "test_[eorv]*.py");
+        unit_tests(&python, "envs", "starling-rl", "test_[eorvw]*.py");
     }
 }
 
@@ -174,7 +192,15 @@ fn expected(id: &str, seed: u64, count: u64, steps: u64) -> Vec<u8> {
 fn stable_baselines3_trains_on_our_vectors() {
     let test = "stable_baselines3_trains_on_our_vectors";
     if let Some((_, python)) = python("train", test) {
-        unit_tests(&python, "starling-rl", "test_sb3.py");
+        unit_tests(&python, "train", "starling-rl", "test_sb3.py");
+    }
+}
+
+#[test]
+fn torch_is_not_imported_where_it_is_installed() {
+    let test = "torch_is_not_imported_where_it_is_installed";
+    if let Some((_, python)) = python("train", test) {
+        unit_tests(&python, "train", "starling-rl", "test_torch.py");
     }
 }
 
@@ -210,6 +236,6 @@ fn cleanrl_s_script_for_envpool_runs_with_one_changed_line() {
 fn the_program_trains_without_rust_and_its_agent_acts_in_python() {
     let test = "the_program_trains_without_rust_and_its_agent_acts_in_python";
     if let Some((_, python)) = python("train", test) {
-        unit_tests(&python, "starling-rl-train", "test_*.py");
+        unit_tests(&python, "train", "starling-rl-train", "test_*.py");
     }
 }

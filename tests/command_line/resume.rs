@@ -26,7 +26,7 @@ fn resuming_a_finished_run_says_what_to_change() {
     let said = stdout(&resumed);
     assert!(
         said.contains(
-            "nothing to do: the run has made all its steps; to train longer, give more: "
+            "nothing to do: the run has already completed all its steps; to train longer: "
         ) && said.contains(&format!(" resume {path} steps=4000")),
         "{said}"
     );

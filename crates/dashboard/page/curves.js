@@ -10,6 +10,7 @@ const AXES = {
   time: "Diagnostics/CumTime (s)",
   episodes: "Diagnostics/CumCompletedTrajs",
 };
+const LABELS = { steps: "environment steps", time: "training time", episodes: "episodes" };
 // More curves than this cannot be told apart, and are not drawn. The page says so.
 const MOST_CURVES = 100;
 const POINTS = 400;
@@ -17,9 +18,11 @@ const POINTS = 400;
 const RETURNS = ["GameScoreAverage", "ReturnAverage", "charts/episodic_return"];
 
 export class Curves {
-  // `open` is called with a run when its curve is clicked. Without `grouping` each run is a curve.
-  constructor(place, { open, grouping = true, y = "return" }) {
+  // `open` is called with a run when its curve is clicked. Without `grouping` each run is a curve. A small
+  // chart has no place for the name of its x axis.
+  constructor(place, { open, grouping = true, y = "return", small = false }) {
     this.open = open;
+    this.small = small;
     this.ids = [];
     this.x = "steps";
     this.y = y;
@@ -52,7 +55,7 @@ export class Curves {
       element("label", {}, "smoothing ", slider),
       element("label", {}, scale, " log y"));
     this.note = element("p", { class: "note" });
-    this.chart = element("div", { class: "chart" });
+    this.chart = element("div", { class: "chart", role: "img" });
     this.legend = element("div", { class: "legend" });
     place.append(this.controls, this.note, this.chart, this.legend);
     new ResizeObserver(() => this.fit()).observe(this.chart);
@@ -183,6 +186,7 @@ export class Curves {
   update(data, series, bands, curves) {
     const shape = JSON.stringify([series.map(one => [one.label, one.stroke, one.width, one.points?.show]),
       curves.map(curve => curve.key), this.log, this.x, dark.matches]);
+    this.chart.setAttribute("aria-label", `${this.y} over ${LABELS[this.x]}`);
     if (this.chartOf && shape === this.shape) {
       // A part that the user zoomed into stays.
       const { scales, data: [before] } = this.chartOf;
@@ -196,7 +200,9 @@ export class Curves {
     const styles = getComputedStyle(document.documentElement);
     const text = styles.getPropertyValue("--soft").trim();
     const lines = { stroke: styles.getPropertyValue("--grid").trim(), width: 1 };
-    const axis = { stroke: text, grid: lines, ticks: lines, font: "12px system-ui, sans-serif" };
+    const font = "12px system-ui, sans-serif";
+    const axis = { stroke: text, grid: lines, ticks: lines, font };
+    const named = this.small ? {} : { label: LABELS[this.x], labelFont: font, labelSize: 20, size: 36 };
     this.chartOf = new uPlot({
       width: this.chart.clientWidth || 600,
       height: this.chart.clientHeight || 320,
@@ -204,7 +210,7 @@ export class Curves {
       series, bands,
       legend: { show: false },
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map(this.x === "time" ? duration : tick) },
+        { ...axis, ...named, values: (_, ticks) => ticks.map(this.x === "time" ? clock : tick) },
         // As wide as its longest number.
         { ...axis, size: (_, texts) => Math.max(64, 24 + 7 * Math.max(0, ...(texts ?? []).map(text => text.length))), values: (_, ticks) => ticks.map(value => value == null ? "" : tick(value)) },
       ],
@@ -279,6 +285,12 @@ const tick = value => {
   if (size >= 1e4) return value / 1e3 + " k";
   if (size !== 0 && size < 1e-3) return value.toExponential(0);
   return String(Number(value.toPrecision(6)));
+};
+// Times of ticks, no two of which may read the same: 40 s, 1 min, 1:20 min, 2 h.
+const clock = seconds => {
+  if (seconds < 60) return tick(seconds) + " s";
+  if (seconds >= 3600 || seconds % 60 === 0) return duration(seconds);
+  return `${Math.floor(seconds / 60)}:${String(Math.round(seconds % 60)).padStart(2, "0")} min`;
 };
 const has = values => values && values.some(Number.isFinite);
 

@@ -15,6 +15,7 @@ history.replaceState(null, "", location.pathname + location.hash);
 
 const table = new RunTable({ open, choose: () => updateCurves() });
 const curves = new Curves(at("curves"), { open });
+window.starling.curves = curves; // For tests.
 const runPage = new RunPage(at("page-run"), { open, stop: askStop, checkpoint: askCheckpoint });
 let fits = () => true;
 let filtered = [];
@@ -94,7 +95,8 @@ store.onChange(changed => {
       planCurves();
     }
   }
-  if (runPage.id && changed.has(runPage.id)) runPage.update();
+  const incomplete = store.connected && !runPage.details;
+  if (runPage.id && (changed.has(runPage.id) || incomplete)) runPage.update();
   if (!at("page-queues").hidden) showQueues(at("page-queues"));
 });
 

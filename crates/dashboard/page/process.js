@@ -30,7 +30,7 @@ export class Process {
     const running = run.state === "running";
     const rows = [["process", String(live.process)],
       ["resident memory", live.memory_bytes ? bytes(live.memory_bytes) : null],
-      ["processor time", live.cpu_s == null ? null : duration(live.cpu_s)],
+      ["CPU time", live.cpu_s == null ? null : duration(live.cpu_s)],
       ["busy cores", running && this.busy != null ? this.busy.toFixed(2) : null]];
     this.gauges.replaceChildren(...rows.filter(([, value]) => value != null)
       .flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
@@ -71,9 +71,9 @@ export class Process {
       running ? role.state : "the run has ended")),
       element("td", {}, role.envs == null ? "" : count(role.envs)),
       element("td", {}, role.parcels == null ? "" : count(role.parcels)),
-      element("td", {}, running && role.silent_s != null ? duration(role.silent_s + since) : ""));
+      element("td", {}, running && role.silent_s != null ? duration(role.silent_s + since) + " ago" : ""));
     this.roles.replaceChildren(element("h2", {}, "Roles"), element("table", {},
-      element("tr", {}, ...["role", "machine and process", "state", "environments", "parcels sent", "last heard"]
+      element("tr", {}, ...["role", "machine and process", "state", "environments", "batches sent", "last message"]
         .map(title => element("th", {}, title))),
       ...live.roles.map(row)));
   }

@@ -7,7 +7,7 @@ export function showQueues(place) {
   const { queues } = store;
   if (!queues.length) {
     place.replaceChildren(element("p", { class: "note" },
-      "There is no queue in this folder. starling queue, starling sweep and train --seeds make one."));
+      "There is no queue in this folder. starling queue, starling sweep and train --seeds create one."));
     return;
   }
   place.replaceChildren(...queues.map(queue => {
@@ -19,7 +19,7 @@ export function showQueues(place) {
       ? element("a", { href: "#/run/" + trial.run }, trial.variant) : trial.variant;
     return element("section", { class: "queue" },
       element("h2", {}, queue.name, " ", element("span", { class: "state", "data-state": queue.running ? "running" : "stopped" },
-        queue.running ? "working" : "not running")),
+        queue.running ? "running" : "not running")),
       element("p", { class: "bar" }, ...counts),
       slots.length ? element("ul", { class: "slots" }, ...slots.map(trial => {
         const run = store.runs.get(trial.run);

@@ -27,12 +27,13 @@ export class RunPage {
     this.stage = null;
   }
 
-  async show(id) {
+  show(id) {
     this.leave();
     this.id = id;
     this.details = null;
     this.saved = null;
     const run = store.runs.get(id);
+    this.missing = !run;
     if (!run) {
       this.place.replaceChildren(element("p", { class: "note" }, "There is no such run."));
       return;
@@ -64,15 +65,22 @@ export class RunPage {
     this.curves = new Curves(this.curvesAt, { open: () => {}, grouping: false });
     this.smallCharts = [];
     this.update();
-    const details = await store.details(id);
-    if (this.id !== id) return;
+  }
+
+  // What does not change while a run is in progress. A request that is lost is repeated by the next update.
+  async readDetails() {
+    const id = this.id;
+    if (this.asked === id) return;
+    this.asked = id;
+    const details = await store.details(id).catch(() => null);
+    if (this.asked === id) this.asked = null;
+    if (!details || this.id !== id) return;
     this.details = details;
     this.curves.setNames(details.columns, details.eval_columns);
     this.smallCharts = SMALL.filter(name => details.columns.includes(name)).map(name => {
       const place = element("figure", {}, element("figcaption", {}, name));
       this.small.append(place);
-      const curves = new Curves(place, { open: () => {}, grouping: false, y: name });
-      return curves;
+      return new Curves(place, { open: () => {}, grouping: false, y: name, small: true });
     });
     this.drawRest();
     this.drawSettings();
@@ -89,6 +97,8 @@ export class RunPage {
   update() {
     const run = store.runs.get(this.id);
     if (!run) return;
+    // It was opened before the server had seen the run.
+    if (this.missing) { this.show(this.id); return; }
     const facts = [
       ["state", element("span", { class: "state", "data-state": run.state }, run.state)],
       ["steps", count(run.steps) + (run.of ? " of " + count(run.of) : "")],
@@ -108,6 +118,7 @@ export class RunPage {
       ...(run.error ? [element("p", { class: "error" }, run.error)] : []));
     this.curves.show([this.id]);
     for (const chart of this.smallCharts) chart.show([this.id]);
+    if (!this.details) this.readDetails();
     this.drawGauges();
     this.process.update(run);
     this.drawCheckpoints(run);
@@ -146,8 +157,9 @@ export class RunPage {
     if (this.saved === run.saved) return;
     this.saved = run.saved;
     const id = this.id;
-    const found = await store.checkpoints(id).catch(() => []);
+    const found = await store.checkpoints(id).catch(() => null);
     if (id !== this.id) return;
+    if (!found) { this.saved = null; return; }
     this.checkpoints.hidden = !found.length;
     this.checkpoints.replaceChildren(element("h2", {}, "Checkpoints"), element("table", {},
       element("tr", {}, ...["steps", "score", "size", "written", ""].map(title => element("th", {}, title))),
@@ -188,7 +200,7 @@ export class RunPage {
     others.sort((a, b) => near(b) - near(a) || (startOf(b.started) ?? 0) - (startOf(a.started) ?? 0));
     const choice = element("select", { name: "other", onchange: () => draw() });
     if (this.details.preset) choice.append(element("option", { value: "preset" }, "the preset"));
-    for (const run of others.slice(0, 200)) {
+    for (const run of others) {
       choice.append(element("option", { value: run.id }, `${run.env} ${run.algo} ${run.name} seed ${run.seed}`));
     }
     const only = element("input", { type: "checkbox", name: "only", checked: true, onchange: () => draw() });

@@ -8,9 +8,9 @@ export class Stage {
     this.id = id;
     this.button = element("button", { id: "watch", onclick: () => this.running ? this.end() : this.begin() }, "Watch");
     this.words = element("span", { class: "note", role: "status" },
-      "plays the latest checkpoint in a process of its own, on the CPU with the lowest priority");
+      "plays the latest checkpoint in a separate process, on the CPU with the lowest priority");
     this.canvas = element("canvas", { id: "agent", hidden: true, width: 1, height: 1 });
-    place.replaceChildren(element("h2", {}, "The agent now"),
+    place.replaceChildren(element("h2", {}, "Live agent"),
       element("div", { class: "bar" }, this.button, this.words), this.canvas);
     // Nobody sees a page in the background.
     this.onHidden = () => { if (document.hidden) this.end(); };
@@ -19,7 +19,7 @@ export class Stage {
 
   async begin() {
     const running = this.running = new AbortController();
-    this.button.textContent = "End";
+    this.button.textContent = "Stop watching";
     this.words.textContent = "loading the checkpoint …";
     try {
       for await (const { about, picture } of store.pictures(this.id, running.signal)) {
@@ -33,7 +33,7 @@ export class Stage {
         this.words.textContent = `checkpoint of step ${about.checkpoint.toLocaleString("en-US")} · episode ${about.episode}`
           + ` · step ${about.step.toLocaleString("en-US")} · return ${number(about.return)}${about.ended ? " · ended" : ""}`;
       }
-      if (this.running === running) this.words.textContent = "the connection has ended";
+      if (this.running === running) this.words.textContent = "the connection was closed";
     } catch (error) {
       if (this.running === running) this.words.textContent = error.message;
     }

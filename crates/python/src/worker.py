@@ -238,8 +238,8 @@ def pair(result):
 # ---- Observations ----
 
 ADVICE = (
-    "leave it out with env.leave_out, or wrap the environment so that it shows a Box, such as by "
-    "gymnasium.wrappers.TransformObservation"
+    "leave it out with env.leave_out, or wrap the environment so that it returns a Box, for example "
+    "with gymnasium.wrappers.TransformObservation"
 )
 
 
@@ -272,7 +272,7 @@ def observation_leaves(space, leave_out):
                     leaves.append(leaf(space, path))
                     return
             where = f"part '{name}' of its observations" if path else "its observation space"
-            raise Refused(f"{where} is a {type(space).__name__} space, which has no fixed size: {ADVICE}")
+            raise Refused(f"{where} is a {type(space).__name__} space, which is not supported: {ADVICE}")
 
     visit(space, ())
     if left:
@@ -410,7 +410,7 @@ class DiscreteLeaf(Leaf):
             try:
                 choice = value.__index__() - start
             except (AttributeError, TypeError):
-                raise Refused(f"{where} is {value!r}, not a whole number") from None
+                raise Refused(f"{where} is {value!r}, not an integer") from None
             if not 0 <= choice < n:
                 raise Refused(f"{where} is {value}, but its space has {start} to {start + n - 1}")
             row[...] = choice
@@ -439,7 +439,7 @@ class MultiDiscreteLeaf(Leaf):
             if array.shape != self.shape:
                 raise Refused(f"{self.where} has shape {array.shape}, but its space has {self.shape}")
             if array.dtype.kind not in "iub":
-                raise Refused(f"{self.where} has dtype {array.dtype}, but its space has whole numbers")
+                raise Refused(f"{self.where} has dtype {array.dtype}, but its space has integers")
             array = array - self.start
             if ((array < 0) | (array >= self.nvec)).any():
                 raise Refused(f"{self.where} is {value}, which is not in its space")
@@ -504,8 +504,8 @@ class Actions:
         kinds = {part["kind"] for part in self.parts}
         if len(kinds) > 1:
             raise Refused(
-                "its action space mixes choices and numbers, which no algorithm here takes: wrap the "
-                "environment (gymnasium.wrappers.TransformAction) so that it takes only one of them"
+                "its action space mixes discrete and continuous parts, which no algorithm supports: wrap the "
+                "environment (gymnasium.wrappers.TransformAction) so that it has only one of them"
             )
         if not kinds:
             raise Refused("its action space is empty")
@@ -546,8 +546,8 @@ class Actions:
             low, high = space.low.astype(np.int64), space.high.astype(np.int64)
             if (high - low).max(initial=0) >= 1024:
                 raise Refused(
-                    f"its action space has whole numbers from {low.min()} to {high.max()}: choices are "
-                    "limited to 1024 each; wrap the environment so that it takes floats"
+                    f"its action space has integers from {low.min()} to {high.max()}: at most 1024 values "
+                    "are supported; wrap the environment so that it takes floats"
                 )
             return self.whole(high - low + 1, low, space.shape, space.dtype, at)
         if isinstance(space, spaces.Box):
@@ -566,7 +566,7 @@ class Actions:
             return lambda numbers: tuple(make(numbers) for make in made)
         where = f"part '{'.'.join(names(path))}' of its actions" if path else "its action space"
         raise Refused(
-            f"{where} is a {type(space).__name__} space, which no algorithm here takes: wrap the "
+            f"{where} is a {type(space).__name__} space, which no algorithm supports: wrap the "
             "environment (gymnasium.wrappers.TransformAction) so that it takes a Box, Discrete or "
             "MultiDiscrete space"
         )
@@ -634,7 +634,7 @@ class Worker:
         self.envs[0], _ = self.make()
         found = spaces_of(self.envs[0], config)
         if found != config["spaces"]:
-            raise Refused("its spaces are not those that it had when it was made for the first time")
+            raise Refused("its spaces differ from those of the first instance")
         leaves = observation_leaves(self.envs[0].observation_space, config["leave_out"])
         shown = [(leaf, leaf.writer()) for leaf in leaves]
         self.simple = shown[0][1] if len(shown) == 1 and not shown[0][0].path else None

@@ -313,7 +313,7 @@ fn how(status: ExitStatus) -> String {
                 15 => " (SIGTERM)",
                 _ => "",
             };
-            format!("was ended by signal {signal}{name}")
+            format!("was killed by signal {signal}{name}")
         }
         (None, Some(code)) => format!("ended with exit status {code}"),
         (None, None) => "ended".into(),

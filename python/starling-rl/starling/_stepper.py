@@ -1,4 +1,4 @@
-"""The native vector with its arrays: what all faces (Gymnasium, SB3, EnvPool) are made of."""
+"""The native vector with its arrays: what all interfaces (Gymnasium, SB3, EnvPool) are built on."""
 
 import importlib.util
 import json
@@ -98,7 +98,7 @@ class Stepper(_Environments):
     def reset(self, seeds=None, chosen=None):
         """Starts episodes in all environments, or in those with `chosen`; the others stay as they are."""
         if chosen is not None and self._last is None:
-            raise RuntimeError("the first reset must be of all environments")
+            raise RuntimeError("the first reset must include all environments")
         out = self._new_results()
         if chosen is not None:
             for new, old in zip(out.obs, self._last):

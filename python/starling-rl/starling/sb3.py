@@ -105,7 +105,7 @@ class StarlingVecEnv(VecEnv):
 
     def set_attr(self, attr_name, value, indices=None):
         if len(list(self._get_indices(indices))) != self.num_envs:
-            raise NotImplementedError("attributes are those of all environments together")
+            raise NotImplementedError("attributes can only be set for all environments together")
         setattr(self, attr_name, value)
 
     def env_method(self, method_name, *method_args, indices=None, **method_kwargs):

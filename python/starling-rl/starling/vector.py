@@ -61,6 +61,8 @@ class StarlingVectorEnv(VectorEnv):
         """Starts episodes; with `options={"reset_mask": mask}` only where the mask is true.
 
         A seed is a number, of which environment i gets seed + i, or a list with one per environment.
+        The others are shown as in the last result. Only with DISABLED autoreset is that a copy, which
+        nobody else can have changed.
         """
         self._check_open()
         super().reset(seed=seed if isinstance(seed, int) else None)

@@ -37,7 +37,7 @@ CASES = [
 
 def same(one, other, where):
     """Fails where two observations or infos differ, in values, types or keys."""
-    if isinstance(one, tuple):
+    if isinstance(one, (tuple, list)):
         for index, (a, b) in enumerate(zip(one, other, strict=True)):
             same(a, b, (*where, index))
     elif isinstance(one, dict):

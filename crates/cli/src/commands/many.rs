@@ -159,7 +159,7 @@ fn tell(said: &Said<'_>) {
                 What::Finished { score: reached } => format!("finished: {}", score(reached)),
                 What::Paused { score: reached } => format!("paused: {}", score(reached)),
                 What::Failed { reason, last: true } => format!("failed: {reason}"),
-                What::Failed { reason, .. } => format!("failed, to be continued: {reason}"),
+                What::Failed { reason, .. } => format!("failed, will be retried: {reason}"),
                 _ => "interrupted".to_owned(),
             };
             note!("[{done}/{of}] {name} {how}, {:.0} s", event.seconds);

@@ -110,7 +110,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         let again = format!("{} resume {}", caller::name(), caller::path(folder.path()));
         match outcome.reason {
             Reason::Finished => say!(
-                "nothing to do: the run has made all its steps; to train longer, give more: {again} \
+                "nothing to do: the run has already completed all its steps; to train longer: {again} \
                  steps={}",
                 2 * outcome.status.total_steps
             ),
@@ -119,7 +119,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                  stop_at_return=null"
             ),
             Reason::Paused => {
-                say!("nothing to do: the run has already made the steps of --stop-after")
+                say!("nothing to do: the run has already reached the steps of --stop-after")
             }
             Reason::Interrupted => {}
         }

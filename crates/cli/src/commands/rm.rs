@@ -14,7 +14,7 @@ pub(super) struct Args {
     /// Runs: their folders, prefixes of their names, or last
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
@@ -31,7 +31,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !args.yes {
         if !std::io::stdin().is_terminal() {
             let text =
-                "rm asks before it deletes, and there is no terminal to answer from; give --yes";
+                "refusing to delete without confirmation: stdin is not a terminal; pass --yes";
             return Err(Usage(text.into()).into());
         }
         for run in &runs {

@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// learner alone
     #[arg(long)]
     profile: bool,
-    /// Make one run for each of these seeds, such as 1..5 (five seeds) or 1,2,7
+    /// Launch one run for each of these seeds, such as 1..5 (five seeds) or 1,2,7
     #[arg(long, conflicts_with_all = ["seed", "listen", "learners_at", "profile", "stop_after"])]
     seeds: Option<Seeds>,
     /// With --seeds: runs at the same time [default: one per GPU, or one per two cores]

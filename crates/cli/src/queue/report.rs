@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use starling_record::plot::{PlotOptions, plot};
-use starling_record::{Aggregate, Comparison, Ending, Run, aggregate};
+use starling_record::{Aggregate, Comparison, Ending, Run, TIME_COLUMN, aggregate};
 
 use super::folder::write_durably;
 use super::schedule::{RunState, Stage};
@@ -39,7 +39,7 @@ pub struct ReportRow {
     pub of: usize,
     /// The steps of its runs together.
     pub steps: u64,
-    /// The seconds of its runs together.
+    /// The seconds that its runs trained, together.
     pub seconds: f64,
 }
 
@@ -50,6 +50,9 @@ struct RunLine {
     state: &'static str,
     steps: u64,
     score: Option<f64>,
+    /// What the run itself counted: a part that ended with a kill is in it, up to the checkpoint from
+    /// which it was continued.
+    seconds: f64,
 }
 
 /// The last score of a run: of whole games where there are some, of episodes otherwise.
@@ -75,6 +78,10 @@ impl Report {
                 },
                 steps: run.as_ref().map_or(0, steps_of),
                 score: run.as_ref().and_then(score),
+                seconds: run
+                    .as_ref()
+                    .and_then(|run| run.last(TIME_COLUMN))
+                    .unwrap_or(state.seconds),
             });
         }
         let rows = plan.variants.iter().enumerate().map(|(i, variant)| {
@@ -91,7 +98,7 @@ impl Report {
                 finished: own().filter(|(_, line)| line.state == "finished").count(),
                 of: own().count(),
                 steps: own().map(|(_, line)| line.steps).sum(),
-                seconds: own().map(|((state, _), _)| state.seconds).sum(),
+                seconds: own().map(|(_, line)| line.seconds).sum(),
             }
         });
         let rows: Vec<ReportRow> = rows.collect();
@@ -121,9 +128,9 @@ impl Report {
         })
     }
 
-    /// Writes `results.csv` (runs), `variants.csv`, `best.yaml` (for `train --config`) and a plot,
-    /// and returns the paths. No file depends on how often the queue was interrupted, if the runs
-    /// do not.
+    /// Writes `results.csv` and `times.csv` (runs), `variants.csv`, `best.yaml` (for `train --config`)
+    /// and a plot, and returns the paths. No file but `times.csv` depends on how often the queue was
+    /// interrupted, if the runs do not.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -144,6 +151,12 @@ impl Report {
             let _ = writeln!(text, "{variant},{seed},{state},{steps},{score}");
         }
         write("results.csv", &text)?;
+        let mut text = "variant,seed,seconds\n".to_owned();
+        for run in &self.runs {
+            let (variant, seed, seconds) = (quoted(&run.variant), run.seed, run.seconds);
+            let _ = writeln!(text, "{variant},{seed},{seconds:.2}");
+        }
+        write("times.csv", &text)?;
         let mut text = "variant,finished,runs,steps,mean,iqm,low,high\n".to_owned();
         for row in &self.rows {
             let variant = quoted(&row.variant.name);

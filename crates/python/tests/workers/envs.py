@@ -229,6 +229,36 @@ class Unusable(Walk):
             self.action_space = spaces.Text(4)
 
 
+class Odd(Walk):
+    """Has a space that cannot be used, as the whole space or as a part of it."""
+
+    def __init__(self, kind, place):
+        super().__init__()
+        odd = {
+            "Graph": spaces.Graph(spaces.Box(0, 1, (2,)), spaces.Discrete(3)),
+            "OneOf": spaces.OneOf((spaces.Discrete(2), spaces.Box(0, 1, (1,)))),
+            "Sequence": spaces.Sequence(spaces.Discrete(2)),
+            "Text": spaces.Text(5),
+        }[kind]
+        if place == "observation":
+            self.observation_space = odd
+        elif place == "observation part":
+            self.observation_space = spaces.Dict({"a": spaces.Discrete(2), "odd": odd})
+        elif place == "action":
+            self.action_space = odd
+        elif place == "action part":
+            self.action_space = spaces.Dict({"a": spaces.Discrete(2), "odd": odd})
+
+
+class Tells(Walk):
+    """Writes the numbers of its processes as empty files into a folder."""
+
+    def __init__(self, folder):
+        super().__init__()
+        with open(os.path.join(folder, str(os.getpid())), "w"):
+            pass
+
+
 class Tank(gym.Env):
     """A picture for benchmarks: it costs nothing to step."""
 

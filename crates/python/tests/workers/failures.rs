@@ -71,7 +71,7 @@ fn failures_name_the_environment_and_say_what_happened() {
             "Bad",
             "segfault",
             &[
-                "its worker process was ended by signal 11 (SIGSEGV)",
+                "its worker process was killed by signal 11 (SIGSEGV)",
                 "Fatal Python error: Segmentation fault",
                 "envs.py",
             ],
@@ -209,6 +209,69 @@ fn failed_environments_are_replaced_and_their_episodes_truncated() {
         }
         let last = rollout.final_obs.leaf().unwrap().at(&[0]);
         assert_eq!(last.as_slice::<f32>(), [2.0; 3], "{how}");
+    }
+}
+
+/// Killed from outside, as the kernel does it when memory runs out.
+#[test]
+fn a_worker_that_is_killed_is_an_error_or_is_replaced() {
+    let Some(python) = python("a_worker_that_is_killed_is_an_error_or_is_replaced") else {
+        return;
+    };
+    for restarts in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = json!({"envs_per_worker": 2, "kwargs": {"folder": folder.path()}});
+        let mut vector = vector(&python, &own("Tells"), 4, &settings).unwrap();
+        if restarts {
+            let never = Box::new(|_: usize| panic!("the batch does it"));
+            let budget = Arc::new(RestartBudget::new(2));
+            vector.restart_failed(never, budget).unwrap();
+        }
+        let mut rollout = rollout(&*vector, 3);
+        vector.reset(&mut rollout).unwrap();
+        vector.step(0, &mut rollout).unwrap();
+        // Not the one that described the environment, which has ended.
+        let workers = || -> Vec<String> {
+            let files = std::fs::read_dir(folder.path()).unwrap();
+            let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+            names
+                .filter(|process| Path::new("/proc").join(process).exists())
+                .collect()
+        };
+        let before = workers();
+        assert_eq!(before.len(), 2);
+        starling_testing::signal(before[0].parse().unwrap(), "KILL");
+        let says = "its worker process was killed by signal 9 (SIGKILL: was the machine out of \
+                    memory?), with all its 2 environments";
+        if !restarts {
+            let error = vector.step(1, &mut rollout).unwrap_err().to_string();
+            assert!(error.starts_with("environment 1"), "{error}");
+            assert!(error.contains(says), "{error}");
+            continue;
+        }
+        for t in 1..3 {
+            vector.step(t, &mut rollout).unwrap();
+        }
+        let causes = vector.restarts();
+        let causes: Vec<_> = causes
+            .map(|restart| (restart.env, restart.cause.to_string()))
+            .collect();
+        assert_eq!(causes.len(), 2, "{causes:?}");
+        assert!(
+            causes.iter().all(|(_, cause)| cause.contains(says)),
+            "{causes:?}"
+        );
+        // Only the episodes of that worker were cut.
+        for b in 0..4 {
+            let lost = causes.iter().any(|(env, _)| *env == b);
+            let cut: Vec<u8> = (0..3)
+                .map(|t| rollout.truncated.at(&[t, b]).bytes[0])
+                .collect();
+            assert_eq!(cut, [0, u8::from(lost), 0], "{b}");
+        }
+        let after = workers();
+        assert_eq!(after.len(), 2);
+        assert!(after.contains(&before[1]) && !after.contains(&before[0]));
     }
 }
 

@@ -183,12 +183,12 @@ fn spaces_that_cannot_be_used_are_refused_with_advice() {
             "its observation space is a Sequence space",
             "TransformObservation",
         ),
-        ("mixed", "mixes choices and numbers", "TransformAction"),
         (
-            "many",
-            "whole numbers from 0 to 100000",
-            "wrap the environment",
+            "mixed",
+            "mixes discrete and continuous parts",
+            "TransformAction",
         ),
+        ("many", "integers from 0 to 100000", "wrap the environment"),
         (
             "text_action",
             "its action space is a Text space",
@@ -197,6 +197,37 @@ fn spaces_that_cannot_be_used_are_refused_with_advice() {
     ] {
         let error = refused(&own("Unusable"), json!({"kwargs": {"what": what}}));
         assert!(error.contains(says) && error.contains(advice), "{error}");
+    }
+    for kind in ["Graph", "OneOf", "Sequence", "Text"] {
+        for (place, says, advice) in [
+            (
+                "observation",
+                "its observation space is a",
+                "TransformObservation",
+            ),
+            (
+                "observation part",
+                "part 'odd' of its observations is a",
+                "env.leave_out",
+            ),
+            ("action", "its action space is a", "TransformAction"),
+            (
+                "action part",
+                "part 'odd' of its actions is a",
+                "TransformAction",
+            ),
+        ] {
+            let error = refused(
+                &own("Odd"),
+                json!({"kwargs": {"kind": kind, "place": place}}),
+            );
+            let says = format!("{says} {kind} space");
+            assert!(error.contains(&says) && error.contains(advice), "{error}");
+        }
+        // The advice helps.
+        let left_out =
+            json!({"kwargs": {"kind": kind, "place": "observation part"}, "leave_out": ["odd"]});
+        assert!(vector(&python, &own("Odd"), 1, &left_out).is_ok(), "{kind}");
     }
     let left_out = json!({"kwargs": {"what": "text"}, "leave_out": ["words", "nothing"]});
     let error = refused(&own("Unusable"), left_out);
