@@ -1,7 +1,8 @@
 //! Environments stepped by several threads, into memory of the caller's.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use starling_envs::render::Picture;
 use starling_envs::{Action, Env, EnvError, EnvOptions, EnvSpec, ObsMut, Rng, Space, stream};
@@ -417,6 +418,9 @@ struct Workers {
     each: f64,
 }
 
+/// How long the caller stays awake for the others.
+const AWAKE: Duration = Duration::from_micros(200);
+
 /// Less work than this is not worth another thread.
 const WORTH_A_THREAD_S: f64 = 20e-6;
 
@@ -450,15 +454,25 @@ impl Workers {
                     let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
                     rows.by_ref().take(together).collect()
                 };
+                let working = AtomicUsize::new(threads - 1);
                 let work_off = || {
                     let taken = std::iter::from_fn(|| Some(take()).filter(|rows| !rows.is_empty()));
                     taken.flatten().for_each(&work);
                 };
                 others.in_place_scope(|scope| {
                     for _ in 1..threads {
-                        scope.spawn(|_| work_off());
+                        scope.spawn(|_| {
+                            work_off();
+                            working.fetch_sub(1, Ordering::Relaxed);
+                        });
                     }
                     work_off();
+                    // The others are at their last rows. To fall asleep and to be woken would take
+                    // longer than these.
+                    let began = Instant::now();
+                    while working.load(Ordering::Relaxed) > 0 && began.elapsed() < AWAKE {
+                        std::hint::spin_loop();
+                    }
                 });
             }
             None => rows.into_iter().for_each(work),
