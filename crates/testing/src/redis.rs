@@ -110,7 +110,7 @@ fn launch(program: &OsString, folder: &Path, args: &[String], port: u16) -> Opti
         .stderr(Stdio::null());
     let mut process = command.spawn().ok()?;
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(20) {
+    while began.elapsed() < Duration::from_secs(120) {
         if process.try_wait().ok()?.is_some() {
             return None;
         }
@@ -128,7 +128,7 @@ fn launch(program: &OsString, folder: &Path, args: &[String], port: u16) -> Opti
 
 fn ask(port: u16, words: &[&str]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     let mut command = format!("*{}\r\n", words.len());
     for word in words {
         command += &format!("${}\r\n{word}\r\n", word.len());
