@@ -16,8 +16,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use starling::record::{Live, Table, checkpoint};
 use starling_testing::{
-    Process, RedisServer, Relay, all_logged, logged, only_run, signal, skip, text, wait_for,
+    Process, RedisServer, Relay, all_logged, children, formations, logged, only_run, processes_in,
+    signal, skip, text, wait_for,
 };
+
+#[path = "support/saved.rs"]
+mod support;
+use support::{saved, steps_of_saved};
 
 /// Parcels of a lease that may be on the way.
 const WINDOW: u64 = 2;
@@ -420,9 +425,9 @@ impl Fleet {
     }
 }
 
-/// How long the two long tests take together.
+/// How long the long tests take together. Each of them does everything at least once.
 fn seconds() -> u64 {
-    number("STARLING_CHAOS_SECONDS", 50)
+    number("STARLING_CHAOS_SECONDS", 40)
 }
 
 /// Memory that a role may take beyond what it had before the first failure.
@@ -516,7 +521,7 @@ fn redis_is_restarted_emptied_and_full() {
         };
         let mut fleet = Fleet::start(&format!("redis://127.0.0.1:{}", server.port()), false);
         let (began, mut round) = (Instant::now(), 0);
-        while round < 4 || began.elapsed() < Duration::from_secs(seconds() / 4) {
+        while round < 4 || began.elapsed() < Duration::from_secs(seconds() / 8) {
             let kind = if round < 4 { round } else { dice.below(4) };
             match kind {
                 0 => {
@@ -541,6 +546,202 @@ fn redis_is_restarted_emptied_and_full() {
             round += 1;
         }
         fleet.end();
+    }
+}
+
+/// Learners of a group, started by learner 0.
+struct Learners {
+    folder: tempfile::TempDir,
+    first: Process,
+    starts: u64,
+}
+
+impl Learners {
+    /// Gradient steps of an update: 4 epochs of 4 minibatches.
+    const STEPS: u64 = 16;
+
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let args = [
+            "train",
+            "CartPole-v1",
+            "--preset",
+            "none",
+            "--algo",
+            "ppo",
+            "--quiet",
+            "device=cpu",
+            "torch_threads=1",
+            "threads=1",
+            "envs=4",
+            "learners=3",
+            "max_learner_losses=1000000",
+            "steps=1e9",
+            "algo.epochs=4",
+            "algo.minibatches=4",
+            "algo.rollout_steps=32",
+            "algo.net.hidden=[16]",
+            "log_every_steps=2000",
+            "checkpoint.every_steps=4000",
+        ];
+        let first = starling(folder.path(), "learner-0.txt", &args);
+        let started = Self {
+            folder,
+            first,
+            starts: 1,
+        };
+        wait_for("the run", || only_run(started.folder.path()).is_some());
+        started
+    }
+
+    fn run(&self) -> PathBuf {
+        only_run(self.folder.path()).unwrap()
+    }
+
+    fn log(&self) -> String {
+        text(self.run().join("log.txt"))
+    }
+
+    fn said(&self) -> String {
+        let path = self.folder.path();
+        text(path.join(format!("learner-{}.txt", self.starts - 1))) + &self.log()
+    }
+
+    /// One of the others.
+    fn other(&self, dice: &mut Dice) -> u32 {
+        let others = children(self.first.id());
+        assert_eq!(others.len(), 2, "{}", self.said());
+        others[dice.below(2) as usize]
+    }
+
+    /// Waits until all are in a group, the last of at least so many, and learn.
+    fn recover(&mut self, groups: usize) {
+        wait_for("a group of all", || {
+            assert!(self.first.is_running(), "{}", self.said());
+            let formed = formations(&self.log());
+            formed.len() >= groups && formed.last().is_some_and(|(_, all)| all.len() == 3)
+        });
+        let rows = self.log().matches("progress").count();
+        wait_for("the group to learn", || {
+            assert!(self.first.is_running(), "{}", self.said());
+            self.log().matches("progress").count() > rows + 1
+        });
+    }
+
+    /// Learner 0 is killed, the others end, and the run is resumed.
+    fn kill_first(&mut self) {
+        signal(self.first.id(), "KILL");
+        wait_for("the others to end", || {
+            processes_in(self.folder.path()).is_empty()
+        });
+        let run = self.run().display().to_string();
+        let log = format!("learner-{}.txt", self.starts);
+        let args = ["resume", "--quiet", &run];
+        self.first = starling(self.folder.path(), &log, &args);
+        self.starts += 1;
+    }
+
+    /// Every group is compared before its first update, or replaced by the next one, and averages over
+    /// as many learners as it has.
+    fn check(&self) {
+        let log = self.log();
+        let mut compared = 0;
+        let mut formed: Option<(u64, Vec<usize>)> = None;
+        for line in log.lines() {
+            let field = |name: &str| {
+                let (_, rest) = line.split_once(&format!("{name}="))?;
+                rest.split_whitespace().next()?.parse::<u64>().ok()
+            };
+            if let [group] = &formations(line)[..] {
+                formed = Some(group.clone());
+            } else if line.contains("the learners of the group are equal") {
+                let (generation, members) = formed.take().unwrap();
+                assert_eq!(field("generation"), Some(generation), "{line}");
+                assert!(line.contains(&format!("learners={members:?}")), "{line}");
+                compared += 1;
+            } else if line.contains(" in group ") {
+                let members = line.split_once("learners=[").unwrap().1;
+                let members = members.split_once(']').unwrap().0.split(", ").count();
+                assert_eq!(field("size"), Some(members as u64), "{line}");
+            } else if line.contains("progress") && !line.contains("resumed") {
+                assert!(formed.is_none(), "an update in {formed:?}: {log}");
+            }
+        }
+        assert!(compared > 4, "{log}");
+        for learner in ["", "learners/1", "learners/2"] {
+            let log = text(self.run().join(learner).join("log.txt"));
+            assert!(!log.contains("panicked"), "{log}");
+            assert!(!log.contains("different weights"), "{log}");
+        }
+    }
+}
+
+/// Every learner is killed, the others are suspended for a moment and for so long that they count as
+/// lost: each group is compared before its first update, and in the end all have made the same steps.
+#[test]
+fn learners_of_a_group_are_killed_and_suspended_at_random() {
+    let _alone = alone();
+    let mut dice = Dice(number("STARLING_CHAOS_SEED", 99));
+    let mut learners = Learners::start();
+    learners.recover(1);
+    wait_for("a checkpoint", || {
+        checkpoint::latest(&learners.run().join("checkpoints")).is_ok()
+    });
+    let began = Instant::now();
+    let mut kinds = [0; 5];
+    while kinds.contains(&0) || began.elapsed() < Duration::from_secs(seconds() / 4) {
+        let kind = match kinds.iter().position(|count| *count == 0) {
+            Some(kind) => kind,
+            None => dice.below(kinds.len() as u64) as usize,
+        };
+        kinds[kind] += 1;
+        let groups = formations(&learners.log()).len();
+        let changes = match kind {
+            0 => {
+                signal(learners.other(&mut dice), "KILL");
+                true
+            }
+            1 => {
+                let other = learners.other(&mut dice);
+                signal(other, "STOP");
+                std::thread::sleep(Duration::from_millis(dice.below(2_000)));
+                signal(other, "CONT");
+                false
+            }
+            2 => {
+                for other in children(learners.first.id()) {
+                    signal(other, "KILL");
+                }
+                true
+            }
+            3 => {
+                learners.kill_first();
+                true
+            }
+            _ => {
+                // It is given up, and joins again when it is woken up.
+                let lost = || learners.log().matches("a learner was lost").count();
+                let (other, before) = (learners.other(&mut dice), lost());
+                signal(other, "STOP");
+                wait_for("it to count as lost", || lost() > before);
+                signal(other, "CONT");
+                true
+            }
+        };
+        learners.recover(groups + usize::from(changes));
+    }
+    signal(learners.first.id(), "INT");
+    wait_for("learner 0 to end", || !learners.first.is_running());
+    wait_for("all to end", || {
+        processes_in(learners.folder.path()).is_empty()
+    });
+    learners.check();
+    let run = learners.run();
+    let (updates, steps) = steps_of_saved(&run);
+    assert_eq!(steps, Learners::STEPS * updates, "{}", learners.said());
+    for other in ["learners/1", "learners/2"] {
+        assert_eq!(steps_of_saved(&run.join(other)), (updates, steps));
+        assert!(saved(&run.join(other)) == saved(&run), "{other}");
     }
 }
 

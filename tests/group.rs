@@ -7,7 +7,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use starling::record::{Table, checkpoint};
-use starling_testing::{Process, formations, only_run, signal, text, wait_for};
+use starling_testing::{Process, children, formations, only_run, signal, text, wait_for};
+
+#[path = "support/saved.rs"]
+mod support;
+use support::{saved, steps_of_saved};
 
 fn starling(folder: &Path, log: &str, args: &[&str]) -> Process {
     Process::run(env!("CARGO_BIN_EXE_starling"), folder, log, args)
@@ -15,16 +19,6 @@ fn starling(folder: &Path, log: &str, args: &[&str]) -> Process {
 
 fn run_of(folder: &Path) -> PathBuf {
     only_run(folder).unwrap()
-}
-
-/// The processes that a process started, by the kernel's list.
-fn children(pid: u32) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let tasks = tasks.into_iter().flatten().flatten();
-    let listed = tasks.map(|task| text(task.path().join("children")));
-    let listed: Vec<String> = listed.collect();
-    let numbers = listed.iter().flat_map(|line| line.split_whitespace());
-    numbers.filter_map(|number| number.parse().ok()).collect()
 }
 
 const COMMON: [&str; 6] = [
@@ -48,26 +42,6 @@ fn finish(folder: &Path, args: &[&str]) {
     assert_eq!(code, 0, "{args:?}: {}", text(folder.join("out.txt")));
 }
 
-/// All that a learner saved last, by name, as numbers; and the step.
-fn saved(folder: &Path) -> (u64, Vec<(String, Vec<f32>)>) {
-    let (latest, damaged) = checkpoint::latest(&folder.join("checkpoints")).unwrap();
-    assert!(damaged.is_empty());
-    let bytes = latest.read("learner.safetensors").unwrap();
-    let mut found = Vec::new();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    for (name, entry) in header.as_object().unwrap() {
-        let at = |i: usize| entry["data_offsets"][i].as_u64().unwrap() as usize + 8 + length;
-        if entry["dtype"] == "F32" {
-            let part = bytes[at(0)..at(1)].chunks(4);
-            let numbers = part.map(|four| f32::from_le_bytes(four.try_into().unwrap()));
-            found.push((name.clone(), numbers.collect()));
-        }
-    }
-    found.sort_by(|one, other| one.0.cmp(&other.0));
-    (latest.step(), found)
-}
-
 fn updates(run: &Path) -> f64 {
     let table = Table::read(&run.join("progress.csv")).unwrap();
     *table
@@ -75,15 +49,6 @@ fn updates(run: &Path) -> f64 {
         .unwrap()
         .last()
         .unwrap()
-}
-
-/// Updates and gradient steps of what a learner saved last.
-fn steps_of_saved(folder: &Path) -> (u64, u64) {
-    let (latest, _) = checkpoint::latest(&folder.join("checkpoints")).unwrap();
-    let run: serde_json::Value = serde_json::from_slice(&latest.read("run.json").unwrap()).unwrap();
-    let (_, learner) = saved(folder);
-    let steps = learner.iter().find(|(name, _)| name == "optimizer.steps");
-    (run["updates"].as_u64().unwrap(), steps.unwrap().1[0] as u64)
 }
 
 /// The largest difference of weights, relative to the largest weight of the parameter.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
@@ -58,10 +58,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     loop {
         let ended = learn(&args, &join, &stop, &mut logs);
         match ended {
-            // Learner 0 may be resumed from its checkpoint.
-            Err(Trouble::Engine(EngineError::Group(GroupError::Away(reason))))
-                if args.end_with.is_none() =>
-            {
+            // If it was told to stop, or its learner 0 ended.
+            Err(
+                Trouble::Engine(EngineError::Group(GroupError::Away(_)))
+                | Trouble::Cluster(ClusterError::Unreachable { .. }),
+            ) if stop.load(Ordering::Relaxed) => return Ok(130.into()),
+            // Learner 0 may be resumed from its checkpoint, or this process was suspended for longer
+            // than learner 0 waits for signs of life.
+            Err(Trouble::Engine(EngineError::Group(GroupError::Away(reason)))) => {
                 tracing::warn!("learner 0 is gone: {reason}");
                 note!("learner 0 does not answer; trying to reach it again");
             }
@@ -132,7 +136,7 @@ fn learn(
         ..Options::default()
     };
     let wanted = args.rank.map(|rank| rank as usize);
-    let (mut follower, invitation) = Follower::join(join, wanted, options)?;
+    let (mut follower, invitation) = Follower::join(join, wanted, options, stop)?;
     let path = match &args.folder {
         Some(path) => path.clone(),
         None => PathBuf::from(format!("learner-{}", invitation.rank)),

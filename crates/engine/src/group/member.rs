@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use starling_algos::Saved;
 use starling_nets::{
-    Collective as _, Device, Gloo, GlooStore, Group, Mpi, Nccl, ReduceError, Spent, nccl_version,
+    Collective as _, Device, Gloo, GlooStore, Group, Mpi, Nccl, ReduceError, Reducer as _, Spent,
+    nccl_version,
 };
 use starling_record::Row;
 
@@ -155,11 +156,18 @@ impl Membership {
         Ok(self.assembly.say(Word::Close(verdict))?)
     }
 
-    /// The others: wait for the verdict on the round.
-    pub(crate) fn verdict(&mut self, stop: &AtomicBool) -> Result<Verdict, EngineError> {
-        match self.meet(Word::Done, stop, None)? {
-            Answer::Verdict(verdict) => Ok(verdict),
-            _ => Err(GroupError::Closed.into()),
+    /// The others: wait for the verdict on the round, which may have broken for some of them.
+    pub(crate) fn verdict(
+        &mut self,
+        learning: &mut Learning,
+        stop: &AtomicBool,
+    ) -> Result<Verdict, EngineError> {
+        loop {
+            match self.meet(Word::Done(self.standing(learning)), stop, None)? {
+                Answer::Verdict(verdict) => return Ok(verdict),
+                Answer::Form(formation) => self.settle_in(formation, learning, stop)?,
+                _ => return Err(GroupError::Closed.into()),
+            }
         }
     }
 
@@ -202,9 +210,26 @@ impl Membership {
             let began = Instant::now();
             match self.enter(&formation, learning) {
                 Ok(()) => {
+                    // Steps that the most advanced one has applied are not applied again.
+                    self.group.begin_update(self.group.applied());
+                    let word = Word::Entered {
+                        standing: self.standing(learning),
+                        checksum: checksum(learning),
+                    };
+                    match self.meet(word, stop, None)? {
+                        Answer::Equal => {}
+                        // It broke, or lost a member, before all were in it.
+                        Answer::Form(another) => {
+                            formation = another;
+                            continue;
+                        }
+                        _ => return Err(GroupError::Closed.into()),
+                    }
                     let took_ms = began.elapsed().as_millis() as u64;
                     tracing::info!(
+                        generation = formation.generation,
                         learners = ?formation.members,
+                        size = self.group.size(),
                         furthest = formation.furthest,
                         updates = learning.updates,
                         took_ms,
@@ -213,8 +238,6 @@ impl Membership {
                     );
                     (self.members, self.generation) =
                         (formation.members.len(), formation.generation);
-                    // Steps that the most advanced one has applied are not applied again.
-                    self.group.begin_update(self.group.applied());
                     return Ok(());
                 }
                 Err(Trouble::Group(failure)) => {
