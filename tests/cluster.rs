@@ -150,6 +150,9 @@ fn a_run_with_actor_processes_is_the_same_run() {
         ],
     );
     let cases = [
+        (apex(), 2, vec!["--threads", "1"]),
+        (apex(), 1, vec!["--threads", "2", "--central"]),
+        (appo(), 2, vec!["--threads", "1"]),
         (ngu, 1, vec!["--threads", "2"]),
         (r2d2, 2, vec!["--threads", "1"]),
         (ppo, 2, vec!["--threads", "1"]),
@@ -181,6 +184,68 @@ fn a_run_over_redis_is_the_same_run() {
     equals_local(&address, &ppo, 2, &["--threads", "1"]);
     equals_local(&address, &dqn, 1, &["--threads", "2"]);
     equals_local(&address, &impala, 1, &["--threads", "2", "--central"]);
+    equals_local(&address, &apex(), 1, &["--threads", "2", "--central"]);
+    equals_local(&address, &apex(), 2, &["--threads", "1"]);
+    equals_local(&address, &appo(), 1, &["--threads", "2"]);
+}
+
+/// Ape-X in lockstep: actors with different ε send the priorities of their steps.
+fn apex<'a>() -> Vec<&'a str> {
+    settings(
+        "apex-dqn",
+        &[
+            "steps=3000",
+            "algo.learning_starts_steps=1000",
+            "algo.batch_size=16",
+            "algo.replay_ratio=1",
+            "algo.target_every_updates=10",
+        ],
+    )
+}
+
+/// APPO whose rollouts are always one update old.
+fn appo<'a>() -> Vec<&'a str> {
+    settings(
+        "appo",
+        &[
+            "steps=4000",
+            "asynchronous=true",
+            "fixed_lag=1",
+            "algo.minibatches=2",
+        ],
+    )
+}
+
+/// Ape-X as it is used: asynchronously, with the learner at its own pace.
+#[test]
+fn ape_x_inserts_and_learns_asynchronously() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = "ape_x_inserts_and_learns_asynchronously";
+    let redis = redis(test, folder.path());
+    let over_redis = redis.as_ref().map(|(_, address)| address.as_str());
+    for address in [HERE].into_iter().chain(over_redis) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let given = settings(
+            "apex-dqn",
+            &[
+                "steps=20000",
+                "asynchronous=true",
+                "algo.learning_starts_steps=1000",
+                "algo.batch_size=16",
+                "algo.capacity_steps=100000",
+            ],
+        );
+        let (learner, join) = learner(address, path, &given);
+        let actors = ["one.txt", "two.txt"].map(|log| actor(path, &join, log, "1"));
+        assert_eq!(learner.end(), 0, "{}", text(path.join("learner.txt")));
+        for actor in actors {
+            assert_eq!(actor.end(), 0);
+        }
+        assert!(last(path, "Diagnostics/CumUpdates") > 10.0);
+        let inserted = last(path, "Diagnostics/ReplaySize");
+        assert_eq!(inserted, last(path, "Diagnostics/CumSteps"));
+    }
 }
 
 /// Parcels that a server gets before it is killed.
