@@ -448,7 +448,7 @@ fn roles_are_killed_stopped_and_cut_off_at_random() {
     });
     wait_for("a full replay and an evaluation", || {
         let [size] = fleet.newest(["Diagnostics/ReplaySize"]);
-        size >= CAPACITY as f64 && fleet.run().join("eval.csv").exists()
+        size >= 0.9 * CAPACITY as f64 && fleet.run().join("eval.csv").exists()
     });
     // The baseline of the whole test, whoever is started again.
     let (began, memory) = (Instant::now(), fleet.memory());

@@ -251,7 +251,7 @@ fn training_does_not_wait_for_evaluators() {
     assert_eq!(learner.end(), 0, "{}", text(path.join("learner.txt")));
     assert_eq!(actor.end(), 0);
     let run = only_run(path).unwrap();
-    assert!(text(run.join("log.txt")).contains("nobody was free to evaluate"));
+    assert!(text(run.join("log.txt")).contains("no evaluator was available for"));
     assert_eq!(column(&run, "env_steps"), [] as [f64; 0]);
 }
 
