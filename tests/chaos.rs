@@ -10,13 +10,19 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use starling::record::{Live, Table, checkpoint};
 use starling_testing::{
-    Process, RedisServer, Relay, all_logged, logged, only_run, signal, skip, text, wait_for,
+    Process, RedisServer, Relay, all_logged, children, formations, logged, only_run, processes_in,
+    signal, skip, text, wait_for,
 };
+
+#[path = "support/saved.rs"]
+mod support;
+use support::{saved, steps_of_saved};
 
 /// Parcels of a lease that may be on the way.
 const WINDOW: u64 = 2;
@@ -28,8 +34,12 @@ const ON_THE_WAY: u64 = 3;
 /// Places of the run, and threads of each of the actors.
 const PLACES: u64 = 2;
 
-/// Seconds over which updates are counted.
-const RATED_S: f64 = 3.0;
+/// Seconds over which updates are counted, and how often, for the speed before the first failure.
+const RATED_S: f64 = 1.5;
+const RATED: usize = 5;
+
+/// Steps in the replay. It is full before memory is measured for the first time.
+const CAPACITY: u64 = 20_000;
 
 /// Updates per second after the failures, as a share of those before.
 const RECOVERED: f64 = 0.9;
@@ -56,6 +66,13 @@ fn other_version(folder: &Path) -> Option<PathBuf> {
     std::fs::write(&path, program).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
     (!places.is_empty()).then_some(path)
+}
+
+/// One test at a time: each measures the speed of its processes.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that failed is over.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A small generator, so that a run of the test can be repeated (`STARLING_CHAOS_SEED`).
@@ -132,7 +149,9 @@ impl Fleet {
             fleet.start_other(at);
         }
         fleet.recovers();
-        fleet.undisturbed = fleet.rate();
+        let mut rates: Vec<f64> = (0..RATED).map(|_| fleet.rate()).collect();
+        rates.sort_by(f64::total_cmp);
+        fleet.undisturbed = rates[RATED / 2];
         fleet
     }
 
@@ -146,6 +165,7 @@ impl Fleet {
 
     fn start_learner(&mut self) {
         let log = format!("learner-{}.txt", self.starts);
+        let capacity = format!("algo.capacity_steps={CAPACITY}");
         let mut args = match self.starts {
             0 => vec!["train", "CartPole-v1", "--preset", "none", "--algo", "dqn"],
             _ => vec!["resume"],
@@ -162,7 +182,7 @@ impl Fleet {
                 "steps=1000000000",
                 "algo.learning_starts_steps=500",
                 "algo.batch_size=16",
-                "algo.capacity_steps=20000000",
+                &capacity,
                 "algo.net.hidden=[16]",
                 "log_every_steps=1000",
                 "checkpoint.every_steps=5000",
@@ -207,19 +227,31 @@ impl Fleet {
         *starts += 1;
     }
 
-    /// Seconds and updates that the learner has logged.
-    fn progress(&self) -> (f64, f64) {
+    /// What the learner logged last.
+    fn newest<const N: usize>(&self, columns: [&str; N]) -> [f64; N] {
         let table = Table::read(&self.run().join("progress.csv")).ok();
-        let last = |name: &str| {
+        columns.map(|name| {
             let column = table.as_ref().and_then(|table| table.column(name));
             column
                 .and_then(|column| column.last().copied())
                 .unwrap_or(0.0)
-        };
-        (
-            last("Diagnostics/CumTime (s)"),
-            last("Diagnostics/CumUpdates"),
-        )
+        })
+    }
+
+    /// Seconds and updates that the learner has logged.
+    fn progress(&self) -> (f64, f64) {
+        let [seconds, updates] = self.newest(["Diagnostics/CumTime (s)", "Diagnostics/CumUpdates"]);
+        (seconds, updates)
+    }
+
+    /// Memory of the learner, of an actor and of the evaluator, in bytes.
+    fn memory(&self) -> [u64; 3] {
+        let of = |process: &Option<Process>| resident(process.as_ref().unwrap().id());
+        [
+            of(&self.learner),
+            of(&self.others[0].1).max(of(&self.others[1].1)),
+            of(&self.others[2].1),
+        ]
     }
 
     /// Updates per second during the next few seconds.
@@ -393,16 +425,17 @@ impl Fleet {
     }
 }
 
-/// How long the two long tests take together.
+/// How long the long tests take together. Each of them does everything at least once.
 fn seconds() -> u64 {
-    number("STARLING_CHAOS_SECONDS", 50)
+    number("STARLING_CHAOS_SECONDS", 40)
 }
 
-/// Memory that a role may take beyond what it had when it had settled.
-const MORE_MEMORY: u64 = 300 << 20;
+/// Memory that a role may take beyond what it had before the first failure.
+const MORE_MEMORY: u64 = 64 << 20;
 
 #[test]
 fn roles_are_killed_stopped_and_cut_off_at_random() {
+    let _alone = alone();
     let mut dice = Dice(number("STARLING_CHAOS_SEED", 20_261_117));
     let mut fleet = Fleet::start("127.0.0.1:0", true);
     let other_version = other_version(fleet.path());
@@ -413,8 +446,13 @@ fn roles_are_killed_stopped_and_cut_off_at_random() {
     wait_for("a checkpoint", || {
         checkpoint::latest(&fleet.run().join("checkpoints")).is_ok()
     });
-    let began = Instant::now();
-    let (mut kinds, mut memory) = ([0; 9], None);
+    wait_for("a full replay and an evaluation", || {
+        let [size] = fleet.newest(["Diagnostics/ReplaySize"]);
+        size >= 0.9 * CAPACITY as f64 && fleet.run().join("eval.csv").exists()
+    });
+    // The baseline of the whole test, whoever is started again.
+    let (began, memory) = (Instant::now(), fleet.memory());
+    let mut kinds = [0; 9];
     while kinds.contains(&0) || began.elapsed() < Duration::from_secs(seconds() / 2) {
         let kind = match kinds.iter().position(|count| *count == 0) {
             // Each at least once, then at random.
@@ -424,10 +462,7 @@ fn roles_are_killed_stopped_and_cut_off_at_random() {
         kinds[kind] += 1;
         match kind {
             0 => fleet.kill_other(dice.below(2) as usize),
-            1 => {
-                fleet.kill_learner();
-                memory = None;
-            }
+            1 => fleet.kill_learner(),
             2 => {
                 // Longer than the lease: it has lost its place when it wakes up.
                 let id = fleet.others[dice.below(2) as usize]
@@ -461,17 +496,20 @@ fn roles_are_killed_stopped_and_cut_off_at_random() {
             }
         }
         fleet.recovers();
-        // The replay grows with the steps: 2 observations of 4 floats and some more each.
-        let now = resident(fleet.learner.as_ref().unwrap().id());
-        let first = *memory.get_or_insert(now);
-        let grown = now.saturating_sub(first);
-        assert!(grown < MORE_MEMORY, "the learner took {grown} more bytes");
+        for (now, before) in fleet.memory().into_iter().zip(memory) {
+            let grown = now.saturating_sub(before);
+            assert!(
+                grown < MORE_MEMORY,
+                "{grown} more bytes than {before} after {kinds:?}"
+            );
+        }
     }
     fleet.end();
 }
 
 #[test]
 fn redis_is_restarted_emptied_and_full() {
+    let _alone = alone();
     let test = "redis_is_restarted_emptied_and_full";
     let folder = tempfile::tempdir().unwrap();
     let mut dice = Dice(number("STARLING_CHAOS_SEED", 7));
@@ -483,7 +521,7 @@ fn redis_is_restarted_emptied_and_full() {
         };
         let mut fleet = Fleet::start(&format!("redis://127.0.0.1:{}", server.port()), false);
         let (began, mut round) = (Instant::now(), 0);
-        while round < 4 || began.elapsed() < Duration::from_secs(seconds() / 4) {
+        while round < 4 || began.elapsed() < Duration::from_secs(seconds() / 8) {
             let kind = if round < 4 { round } else { dice.below(4) };
             match kind {
                 0 => {
@@ -511,10 +549,207 @@ fn redis_is_restarted_emptied_and_full() {
     }
 }
 
+/// Learners of a group, started by learner 0.
+struct Learners {
+    folder: tempfile::TempDir,
+    first: Process,
+    starts: u64,
+}
+
+impl Learners {
+    /// Gradient steps of an update: 4 epochs of 4 minibatches.
+    const STEPS: u64 = 16;
+
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let args = [
+            "train",
+            "CartPole-v1",
+            "--preset",
+            "none",
+            "--algo",
+            "ppo",
+            "--quiet",
+            "device=cpu",
+            "torch_threads=1",
+            "threads=1",
+            "envs=4",
+            "learners=3",
+            "max_learner_losses=1000000",
+            "steps=1e9",
+            "algo.epochs=4",
+            "algo.minibatches=4",
+            "algo.rollout_steps=32",
+            "algo.net.hidden=[16]",
+            "log_every_steps=2000",
+            "checkpoint.every_steps=4000",
+        ];
+        let first = starling(folder.path(), "learner-0.txt", &args);
+        let started = Self {
+            folder,
+            first,
+            starts: 1,
+        };
+        wait_for("the run", || only_run(started.folder.path()).is_some());
+        started
+    }
+
+    fn run(&self) -> PathBuf {
+        only_run(self.folder.path()).unwrap()
+    }
+
+    fn log(&self) -> String {
+        text(self.run().join("log.txt"))
+    }
+
+    fn said(&self) -> String {
+        let path = self.folder.path();
+        text(path.join(format!("learner-{}.txt", self.starts - 1))) + &self.log()
+    }
+
+    /// One of the others.
+    fn other(&self, dice: &mut Dice) -> u32 {
+        let others = children(self.first.id());
+        assert_eq!(others.len(), 2, "{}", self.said());
+        others[dice.below(2) as usize]
+    }
+
+    /// Waits until all are in a group, the last of at least so many, and learn.
+    fn recover(&mut self, groups: usize) {
+        wait_for("a group of all", || {
+            assert!(self.first.is_running(), "{}", self.said());
+            let formed = formations(&self.log());
+            formed.len() >= groups && formed.last().is_some_and(|(_, all)| all.len() == 3)
+        });
+        let rows = self.log().matches("progress").count();
+        wait_for("the group to learn", || {
+            assert!(self.first.is_running(), "{}", self.said());
+            self.log().matches("progress").count() > rows + 1
+        });
+    }
+
+    /// Learner 0 is killed, the others end, and the run is resumed.
+    fn kill_first(&mut self) {
+        signal(self.first.id(), "KILL");
+        wait_for("the others to end", || {
+            processes_in(self.folder.path()).is_empty()
+        });
+        let run = self.run().display().to_string();
+        let log = format!("learner-{}.txt", self.starts);
+        let args = ["resume", "--quiet", &run];
+        self.first = starling(self.folder.path(), &log, &args);
+        self.starts += 1;
+    }
+
+    /// Every group is compared before its first update, or replaced by the next one, and averages over
+    /// as many learners as it has.
+    fn check(&self) {
+        let log = self.log();
+        let mut compared = 0;
+        let mut formed: Option<(u64, Vec<usize>)> = None;
+        for line in log.lines() {
+            let field = |name: &str| {
+                let (_, rest) = line.split_once(&format!("{name}="))?;
+                rest.split_whitespace().next()?.parse::<u64>().ok()
+            };
+            if let [group] = &formations(line)[..] {
+                formed = Some(group.clone());
+            } else if line.contains("the learners of the group are equal") {
+                let (generation, members) = formed.take().unwrap();
+                assert_eq!(field("generation"), Some(generation), "{line}");
+                assert!(line.contains(&format!("learners={members:?}")), "{line}");
+                compared += 1;
+            } else if line.contains(" in group ") {
+                let members = line.split_once("learners=[").unwrap().1;
+                let members = members.split_once(']').unwrap().0.split(", ").count();
+                assert_eq!(field("size"), Some(members as u64), "{line}");
+            } else if line.contains("progress") && !line.contains("resumed") {
+                assert!(formed.is_none(), "an update in {formed:?}: {log}");
+            }
+        }
+        assert!(compared > 4, "{log}");
+        for learner in ["", "learners/1", "learners/2"] {
+            let log = text(self.run().join(learner).join("log.txt"));
+            assert!(!log.contains("panicked"), "{log}");
+            assert!(!log.contains("different weights"), "{log}");
+        }
+    }
+}
+
+/// Every learner is killed, the others are suspended for a moment and for so long that they count as
+/// lost: each group is compared before its first update, and in the end all have made the same steps.
+#[test]
+fn learners_of_a_group_are_killed_and_suspended_at_random() {
+    let _alone = alone();
+    let mut dice = Dice(number("STARLING_CHAOS_SEED", 99));
+    let mut learners = Learners::start();
+    learners.recover(1);
+    wait_for("a checkpoint", || {
+        checkpoint::latest(&learners.run().join("checkpoints")).is_ok()
+    });
+    let began = Instant::now();
+    let mut kinds = [0; 5];
+    while kinds.contains(&0) || began.elapsed() < Duration::from_secs(seconds() / 4) {
+        let kind = match kinds.iter().position(|count| *count == 0) {
+            Some(kind) => kind,
+            None => dice.below(kinds.len() as u64) as usize,
+        };
+        kinds[kind] += 1;
+        let groups = formations(&learners.log()).len();
+        let changes = match kind {
+            0 => {
+                signal(learners.other(&mut dice), "KILL");
+                true
+            }
+            1 => {
+                let other = learners.other(&mut dice);
+                signal(other, "STOP");
+                std::thread::sleep(Duration::from_millis(dice.below(2_000)));
+                signal(other, "CONT");
+                false
+            }
+            2 => {
+                for other in children(learners.first.id()) {
+                    signal(other, "KILL");
+                }
+                true
+            }
+            3 => {
+                learners.kill_first();
+                true
+            }
+            _ => {
+                // It is given up, and joins again when it is woken up.
+                let lost = || learners.log().matches("a learner was lost").count();
+                let (other, before) = (learners.other(&mut dice), lost());
+                signal(other, "STOP");
+                wait_for("it to count as lost", || lost() > before);
+                signal(other, "CONT");
+                true
+            }
+        };
+        learners.recover(groups + usize::from(changes));
+    }
+    signal(learners.first.id(), "INT");
+    wait_for("learner 0 to end", || !learners.first.is_running());
+    wait_for("all to end", || {
+        processes_in(learners.folder.path()).is_empty()
+    });
+    learners.check();
+    let run = learners.run();
+    let (updates, steps) = steps_of_saved(&run);
+    assert_eq!(steps, Learners::STEPS * updates, "{}", learners.said());
+    for other in ["learners/1", "learners/2"] {
+        assert_eq!(steps_of_saved(&run.join(other)), (updates, steps));
+        assert!(saved(&run.join(other)) == saved(&run), "{other}");
+    }
+}
+
 /// A machine that is cut off without closing its connections: the loss is counted once, and the actor
 /// rejoins.
 #[test]
 fn a_partition_between_machines_is_survived() {
+    let _alone = alone();
     let test = "a_partition_between_machines_is_survived";
     let root = Command::new("id").arg("-u").output().unwrap();
     if root.stdout != b"0\n" {
@@ -642,6 +877,7 @@ fn ip(args: &[&str]) -> bool {
 /// A learner whose disk is full ends with the reason, and its checkpoints are whole.
 #[test]
 fn a_full_disk_ends_the_run_with_the_reason() {
+    let _alone = alone();
     let test = "a_full_disk_ends_the_run_with_the_reason";
     let folder = tempfile::tempdir().unwrap();
     let disk = folder.path().join("disk");

@@ -64,19 +64,19 @@ fn actor(folder: &Path, join: &str, log: &str, threads: &str) -> Process {
     starling(folder, log, &args)
 }
 
+/// The newest number of a column of a run that may have logged nothing yet.
+fn newest(folder: &Path, column: &str) -> Option<f64> {
+    let table = Table::read(&only_run(folder)?.join("progress.csv")).ok()?;
+    table.column(column)?.last().copied()
+}
+
 /// Steps that a run has logged so far.
 fn steps(folder: &Path) -> f64 {
-    let table = only_run(folder).map(|run| Table::read(&run.join("progress.csv")));
-    let table = table.and_then(Result::ok);
-    let column = table.and_then(|table| table.column("Diagnostics/CumSteps"));
-    column
-        .and_then(|column| column.last().copied())
-        .unwrap_or(0.0)
+    newest(folder, "Diagnostics/CumSteps").unwrap_or(0.0)
 }
 
 fn last(folder: &Path, column: &str) -> f64 {
-    let table = Table::read(&only_run(folder).unwrap().join("progress.csv")).unwrap();
-    *table.column(column).unwrap().last().unwrap()
+    newest(folder, column).unwrap()
 }
 
 /// The learner's file of the last checkpoint, and what was logged of learning.
@@ -150,6 +150,9 @@ fn a_run_with_actor_processes_is_the_same_run() {
         ],
     );
     let cases = [
+        (apex(), 2, vec!["--threads", "1"]),
+        (apex(), 1, vec!["--threads", "2", "--central"]),
+        (appo(), 2, vec!["--threads", "1"]),
         (ngu, 1, vec!["--threads", "2"]),
         (r2d2, 2, vec!["--threads", "1"]),
         (ppo, 2, vec!["--threads", "1"]),
@@ -181,6 +184,79 @@ fn a_run_over_redis_is_the_same_run() {
     equals_local(&address, &ppo, 2, &["--threads", "1"]);
     equals_local(&address, &dqn, 1, &["--threads", "2"]);
     equals_local(&address, &impala, 1, &["--threads", "2", "--central"]);
+    equals_local(&address, &apex(), 1, &["--threads", "2", "--central"]);
+    equals_local(&address, &apex(), 2, &["--threads", "1"]);
+    equals_local(&address, &appo(), 1, &["--threads", "2"]);
+}
+
+/// Ape-X in lockstep: actors with different ε send the priorities of their steps.
+fn apex<'a>() -> Vec<&'a str> {
+    settings(
+        "apex-dqn",
+        &[
+            "steps=3000",
+            "algo.learning_starts_steps=1000",
+            "algo.batch_size=16",
+            "algo.replay_ratio=1",
+            "algo.target_every_updates=10",
+        ],
+    )
+}
+
+/// APPO whose rollouts are always one update old.
+fn appo<'a>() -> Vec<&'a str> {
+    settings(
+        "appo",
+        &[
+            "steps=4000",
+            "asynchronous=true",
+            "fixed_lag=1",
+            "algo.minibatches=2",
+        ],
+    )
+}
+
+/// Ape-X as it is used: asynchronously, with the learner at its own pace.
+#[test]
+fn ape_x_inserts_and_learns_asynchronously() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = "ape_x_inserts_and_learns_asynchronously";
+    let redis = redis(test, folder.path());
+    let over_redis = redis.as_ref().map(|(_, address)| address.as_str());
+    for address in [HERE].into_iter().chain(over_redis) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let given = settings(
+            "apex-dqn",
+            &[
+                "steps=20000",
+                "asynchronous=true",
+                "algo.learning_starts_steps=1000",
+                "algo.batch_size=16",
+                "algo.capacity_steps=100000",
+            ],
+        );
+        let (learner, join) = learner(address, path, &given);
+        let actors = ["one.txt", "two.txt"].map(|log| actor(path, &join, log, "1"));
+        assert_eq!(learner.end(), 0, "{}", text(path.join("learner.txt")));
+        for actor in actors {
+            assert_eq!(actor.end(), 0);
+        }
+        assert!(last(path, "Diagnostics/CumUpdates") > 10.0);
+        let inserted = last(path, "Diagnostics/ReplaySize");
+        assert_eq!(inserted, last(path, "Diagnostics/CumSteps"));
+    }
+}
+
+/// Parcels that a server gets before it is killed.
+const PARCELS_PER_KILL: u64 = 200;
+
+/// Parcels that a server got since it was started.
+fn parcels(server: &RedisServer) -> u64 {
+    let stats = server.ask(&["INFO", "commandstats"]);
+    let calls = stats.split_once("cmdstat_xadd:calls=");
+    let calls = calls.and_then(|(_, rest)| rest.split_once(',')?.0.parse().ok());
+    calls.unwrap_or(0)
 }
 
 /// The same while the server is killed again and again and loses all it has.
@@ -202,11 +278,14 @@ fn a_run_over_a_redis_that_is_killed_is_the_same_run() {
     let done = AtomicBool::new(false);
     let reconnects = std::thread::scope(|scope| {
         scope.spawn(|| {
+            // After so many parcels, however long they took: there is progress between two kills.
             while !done.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(1_500));
-                server.kill();
-                std::thread::sleep(Duration::from_millis(100));
-                server.start_again();
+                std::thread::sleep(Duration::from_millis(50));
+                if parcels(&server) >= PARCELS_PER_KILL {
+                    server.kill();
+                    std::thread::sleep(Duration::from_millis(100));
+                    server.start_again();
+                }
             }
         });
         let there = std::panic::catch_unwind(|| {
@@ -265,7 +344,7 @@ const ON_THE_WAY: u64 = 3;
 /// learner counts came in one parcel that was taken once.
 #[test]
 fn actors_are_killed_and_replaced() {
-    replaces_killed_actors(HERE, "steps=60000");
+    replaces_killed_actors(HERE);
 }
 
 #[test]
@@ -273,22 +352,21 @@ fn actors_are_killed_and_replaced_over_redis() {
     let folder = tempfile::tempdir().unwrap();
     let test = "actors_are_killed_and_replaced_over_redis";
     if let Some((_server, address)) = redis(test, folder.path()) {
-        // The loss of an actor takes longer to notice.
-        replaces_killed_actors(&address, "steps=150000");
+        replaces_killed_actors(&address);
     }
 }
 
-fn replaces_killed_actors(address: &str, steps_asked: &str) {
+fn replaces_killed_actors(address: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let given = settings(
         "dqn",
         &[
-            steps_asked,
+            "steps=1e9",
             "asynchronous=true",
             "algo.learning_starts_steps=1000",
             "algo.batch_size=16",
-            "algo.capacity_steps=200000",
+            "algo.capacity_steps=20000000",
         ],
     );
     let (learner, join) = learner(address, path, &given);
@@ -302,24 +380,34 @@ fn replaces_killed_actors(address: &str, steps_asked: &str) {
     killed.kill();
     stopped.signal("TERM");
     assert_eq!(stopped.end(), 130);
-    assert_eq!(learner.end(), 0, "{}", text(path.join("learner.txt")));
+    // Only then the run ends.
+    wait_for("the spares to have both places", || {
+        text(path.join("spares.txt")).matches("has place").count() == 2
+            && newest(path, "Diagnostics/ActorLosses") == Some(1.0)
+            && newest(path, "Diagnostics/Actors") == Some(2.0)
+    });
+    learner.signal("TERM");
+    assert_eq!(learner.end(), 130, "{}", text(path.join("learner.txt")));
     assert_eq!(spares.end(), 0);
 
-    let log = text(only_run(path).unwrap().join("log.txt"));
+    let run = only_run(path).unwrap();
+    let log = text(run.join("log.txt"));
     let [joined, left, lost, parcels, taken] =
         ["joined", "left", "lost", "parcels", "steps"].map(|name| logged(&log, name));
     assert_eq!((joined, left, lost), (4, 1, 1), "{log}");
-    assert_eq!(last(path, "Diagnostics/ActorLosses"), 1.0);
-    assert_eq!(last(path, "Diagnostics/Actors"), 2.0);
     // Nothing was used twice, and nothing that was taken is lost but what the end of the run left.
-    let used = last(path, "Diagnostics/CumSteps") as u64;
+    let (newest, _) = checkpoint::latest(&run.join("checkpoints")).unwrap();
+    let used = newest.step();
     let each = taken / parcels;
     assert_eq!(taken, parcels * each);
     assert!(
         used <= taken && taken - used <= 2 * ON_THE_WAY * each,
         "{used} of {taken}"
     );
-    assert_eq!(last(path, "Diagnostics/ReplaySize") as u64, used);
+    assert_eq!(
+        last(path, "Diagnostics/ReplaySize"),
+        last(path, "Diagnostics/CumSteps")
+    );
     // A living actor loses nothing: what it made was acknowledged, but for its window at the end.
     for (name, window) in [("stopped.txt", 2), ("spares.txt", 4)] {
         let actor = text(path.join(name));
@@ -386,7 +474,7 @@ fn resumes_killed_learner(address: &str) {
     assert_eq!(places, 4);
 }
 
-/// At a free pace, with actors in processes of their own, CartPole is learned.
+/// Asynchronously, with actors in processes of their own, CartPole is learned.
 #[test]
 fn cart_pole_is_learned() {
     learns_cart_pole(HERE);
@@ -425,7 +513,7 @@ fn learns_cart_pole(address: &str) {
     assert!(log.contains("Solved"), "{log}");
 }
 
-/// A learner that cannot open another file because strangers connect neither ends nor spins, and serves
+/// A learner that cannot open another file because unauthenticated clients connect neither ends nor spins, and serves
 /// its actors when they are gone.
 #[test]
 fn too_many_connections_are_survived() {
@@ -436,14 +524,14 @@ fn too_many_connections_are_survived() {
     let (learner, join) = joinable(path, learner);
     let address: serde_json::Value = serde_json::from_str(&text(&join)).unwrap();
     let address = address["address"].as_str().unwrap().to_owned();
-    let strangers: Vec<_> = (0..100)
+    let clients: Vec<_> = (0..100)
         .map(|_| std::net::TcpStream::connect(&address).unwrap())
         .collect();
     let log = || text(only_run(path).unwrap().join("log.txt"));
     wait_for("the learner to notice", || {
         log().contains("Too many open files")
     });
-    drop(strangers);
+    drop(clients);
     let actors = actor(path, &join, "actors.txt", "2");
     assert_eq!(learner.end(), 0, "{}", text(path.join("learner.txt")));
     assert_eq!(actors.end(), 0);

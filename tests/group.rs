@@ -7,7 +7,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use starling::record::{Table, checkpoint};
-use starling_testing::{Process, only_run, signal, text, wait_for};
+use starling_testing::{Process, children, formations, only_run, signal, text, wait_for};
+
+#[path = "support/saved.rs"]
+mod support;
+use support::{saved, steps_of_saved};
 
 fn starling(folder: &Path, log: &str, args: &[&str]) -> Process {
     Process::run(env!("CARGO_BIN_EXE_starling"), folder, log, args)
@@ -15,16 +19,6 @@ fn starling(folder: &Path, log: &str, args: &[&str]) -> Process {
 
 fn run_of(folder: &Path) -> PathBuf {
     only_run(folder).unwrap()
-}
-
-/// The processes that a process started, by the kernel's list.
-fn children(pid: u32) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let tasks = tasks.into_iter().flatten().flatten();
-    let listed = tasks.map(|task| text(task.path().join("children")));
-    let listed: Vec<String> = listed.collect();
-    let numbers = listed.iter().flat_map(|line| line.split_whitespace());
-    numbers.filter_map(|number| number.parse().ok()).collect()
 }
 
 const COMMON: [&str; 6] = [
@@ -48,26 +42,6 @@ fn finish(folder: &Path, args: &[&str]) {
     assert_eq!(code, 0, "{args:?}: {}", text(folder.join("out.txt")));
 }
 
-/// All that a learner saved last, by name, as numbers; and the step.
-fn saved(folder: &Path) -> (u64, Vec<(String, Vec<f32>)>) {
-    let (latest, damaged) = checkpoint::latest(&folder.join("checkpoints")).unwrap();
-    assert!(damaged.is_empty());
-    let bytes = latest.read("learner.safetensors").unwrap();
-    let mut found = Vec::new();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    for (name, entry) in header.as_object().unwrap() {
-        let at = |i: usize| entry["data_offsets"][i].as_u64().unwrap() as usize + 8 + length;
-        if entry["dtype"] == "F32" {
-            let part = bytes[at(0)..at(1)].chunks(4);
-            let numbers = part.map(|four| f32::from_le_bytes(four.try_into().unwrap()));
-            found.push((name.clone(), numbers.collect()));
-        }
-    }
-    found.sort_by(|one, other| one.0.cmp(&other.0));
-    (latest.step(), found)
-}
-
 fn updates(run: &Path) -> f64 {
     let table = Table::read(&run.join("progress.csv")).unwrap();
     *table
@@ -75,15 +49,6 @@ fn updates(run: &Path) -> f64 {
         .unwrap()
         .last()
         .unwrap()
-}
-
-/// Updates and gradient steps of what a learner saved last.
-fn steps_of_saved(folder: &Path) -> (u64, u64) {
-    let (latest, _) = checkpoint::latest(&folder.join("checkpoints")).unwrap();
-    let run: serde_json::Value = serde_json::from_slice(&latest.read("run.json").unwrap()).unwrap();
-    let (_, learner) = saved(folder);
-    let steps = learner.iter().find(|(name, _)| name == "optimizer.steps");
-    (run["updates"].as_u64().unwrap(), steps.unwrap().1[0] as u64)
 }
 
 /// The largest difference of weights, relative to the largest weight of the parameter.
@@ -230,20 +195,26 @@ fn a_killed_learner_is_replaced() {
     let args = train("CartPole-v1", "dqn", &more);
     let learner = starling(folder.path(), "out.txt", &args);
     let log = || only_run(folder.path()).map_or_else(String::new, |run| text(run.join("log.txt")));
-    let formed = |members: &str| {
-        let formed = format!("the learners form a group generation={members}");
-        log().contains(&formed)
-    };
     wait_for("the first rows", || log().matches("progress").count() > 2);
-    assert!(formed("1 learners=[0, 1, 2]"), "{}", log());
+    assert_eq!(formations(&log()), [(1, vec![0, 1, 2])], "{}", log());
     let others = children(learner.id());
     assert_eq!(others.len(), 2);
     let rows = log().matches("progress").count();
     let killed = Instant::now();
     signal(others[0], "KILL");
-    wait_for("a group of two", || formed("2 learners=[0, "));
+    wait_for("the loss", || log().contains("a learner was lost"));
     assert!(killed.elapsed() < Duration::from_secs(30));
-    wait_for("a group of three", || formed("3 learners=[0, 1, 2]"));
+    // The other two are a group, unless the lost one is back before their next round.
+    let three = vec![0, 1, 2];
+    wait_for("a group of three", || {
+        let groups = formations(&log());
+        groups.len() > 1 && groups.last().is_some_and(|(_, members)| *members == three)
+    });
+    let groups = formations(&log());
+    assert!(
+        groups[1].1 == three || groups[1].1.len() == 2 && groups[1].1[0] == 0,
+        "{groups:?}"
+    );
     wait_for("more rows", || log().matches("progress").count() > rows + 3);
     learner.signal("INT");
     assert_eq!(
@@ -277,14 +248,23 @@ fn a_broken_update_makes_every_gradient_step_once() {
     let args = train("CartPole-v1", "ppo", &more);
     let learner = starling(folder.path(), "out.txt", &args);
     let log = || only_run(folder.path()).map_or_else(String::new, |run| text(run.join("log.txt")));
-    for kill in 1..=3 {
-        let whole = format!("generation={} learners=[0, 1, 2]", 2 * kill - 1);
-        wait_for("a group of three", || log().contains(&whole));
+    // The group of all that was formed after so many groups.
+    let whole_after = |groups: usize| {
+        wait_for("a group of three", || {
+            let formed = formations(&log());
+            let newer = formed.iter().skip(groups);
+            newer.last().is_some_and(|(_, members)| members.len() == 3)
+        });
+    };
+    whole_after(0);
+    for _ in 0..3 {
         let rows = log().matches("progress").count();
         wait_for("more rows", || log().matches("progress").count() > rows + 1);
-        signal(children(learner.id())[0], "KILL");
+        let (groups, others) = (formations(&log()).len(), children(learner.id()));
+        assert_eq!(others.len(), 2);
+        signal(others[0], "KILL");
+        whole_after(groups);
     }
-    wait_for("the last group", || log().contains("generation=7 "));
     learner.signal("INT");
     assert_eq!(
         learner.end(),
@@ -484,6 +464,47 @@ fn a_failure_ends_all_learners_with_one_message() {
     assert!(said.contains("max_learner_losses"), "{said}");
 }
 
+/// A group whose actors are elsewhere learns what it learns with its own, bit for bit: with an actor
+/// process for each learner, and with one for both.
+#[test]
+fn a_group_with_remote_actors_is_the_same_group() {
+    for (algo, together) in [("impala", false), ("ppo", true)] {
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let more = ["steps=4000", "envs=4", "learners=2", "mode=threads"];
+        let mut args = train("CartPole-v1", algo, &more);
+        finish(here.path(), &args);
+        args.extend(["--listen", "127.0.0.1:0"]);
+        let path = there.path();
+        let learner = starling(path, "out.txt", &args);
+        let files = || {
+            let run = only_run(path)?;
+            let files = [run.join("join.json"), run.join("learners/1/join.json")];
+            files.iter().all(|file| file.exists()).then_some(files)
+        };
+        wait_for("both join files", || files().is_some());
+        let files = files().unwrap().map(|file| file.display().to_string());
+        let actor = |log: &str, files: &[String]| {
+            let threads = files.len().to_string();
+            let mut args = vec!["actor", "--threads", &threads];
+            files.iter().for_each(|file| args.extend(["--join", file]));
+            starling(path, log, &args)
+        };
+        let actors = match together {
+            true => vec![actor("actors.txt", &files)],
+            false => vec![actor("one.txt", &files[..1]), actor("two.txt", &files[1..])],
+        };
+        assert_eq!(learner.end(), 0, "{}", text(path.join("out.txt")));
+        for actor in actors {
+            assert_eq!(actor.end(), 0);
+        }
+        let (here, there) = (run_of(here.path()), run_of(path));
+        for learner in ["", "learners/1"] {
+            let (one, other) = (saved(&here.join(learner)), saved(&there.join(learner)));
+            assert!(one == other, "{algo} {learner}");
+        }
+    }
+}
+
 /// A learner of another process joins by the file, is refused without the token, and ends with the run.
 #[test]
 fn learners_elsewhere_join_by_the_file() {
@@ -509,7 +530,7 @@ fn learners_elsewhere_join_by_the_file() {
     );
     assert_eq!(stranger.end(), 1);
     let said = text(folder.path().join("strange.txt"));
-    assert!(said.contains("not the token"), "{said}");
+    assert!(said.contains("invalid token"), "{said}");
     let file = file.display().to_string();
     let other = starling(folder.path(), "other.txt", &["learner", "--join", &file]);
     assert_eq!(learner.end(), 0, "{}", text(folder.path().join("out.txt")));

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -75,11 +75,8 @@ fn an_evaluator_process_finds_what_the_learner_would() {
     assert_eq!(there.last(), here.last());
 }
 
-/// Two evaluators, of which one is killed: training does not wait, every evaluation is recorded once,
-/// and the best weights are kept.
-fn evaluates_elsewhere(address: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path();
+/// A learner whose evaluators are elsewhere, the folder of its run, and its join file.
+fn evaluated_elsewhere(path: &Path, address: &str, steps: &str) -> (Process, PathBuf, String) {
     let learner = starling(
         path,
         "learner.txt",
@@ -95,7 +92,7 @@ fn evaluates_elsewhere(address: &str) {
             "envs=8",
             "device=cpu",
             "torch_threads=1",
-            "steps=120000",
+            steps,
             "log_every_steps=5000",
             "eval.every_steps=4000",
             "eval.episodes=2",
@@ -111,7 +108,37 @@ fn evaluates_elsewhere(address: &str) {
             .filter(|join| join.exists())
     };
     wait_for("the join file", || join().is_some());
-    let (run, join) = (run().unwrap(), join().unwrap().display().to_string());
+    (
+        learner,
+        run().unwrap(),
+        join().unwrap().display().to_string(),
+    )
+}
+
+/// What was recorded of the evaluations: each of them once, and the best weights are kept.
+fn each_is_recorded_once(run: &Path) -> Vec<f64> {
+    let (mut steps, means) = (column(run, "env_steps"), column(run, "ReturnAverage"));
+    let log = text(run.join("log.txt"));
+    assert_eq!(logged(&log, "evaluated"), steps.len() as u64, "{log}");
+    let rows = steps.len();
+    steps.sort_by(f64::total_cmp);
+    steps.dedup();
+    assert_eq!(steps.len(), rows, "recorded twice: {steps:?}");
+    assert_eq!(
+        best(run),
+        means.iter().copied().reduce(f64::max),
+        "{means:?}"
+    );
+    steps
+}
+
+/// Two evaluators, of which one is killed: training does not wait, every evaluation is recorded once,
+/// and the best weights are kept.
+fn evaluates_elsewhere(address: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    // It ends when the test says so: `status` below shows a run that runs.
+    let (learner, run, join) = evaluated_elsewhere(path, address, "steps=1e9");
     let evaluator = |log: &str| starling(path, log, &["evaluator", "--join", &join]);
     let (killed, stays) = (evaluator("killed.txt"), evaluator("stays.txt"));
     for log in ["killed.txt", "stays.txt"] {
@@ -155,25 +182,38 @@ fn evaluates_elsewhere(address: &str) {
     );
 
     killed.kill();
-    assert_eq!(learner.end(), 0, "{}", text(path.join("learner.txt")));
+    // What the killed one had claimed is given to the other.
+    let evaluated = column(&run, "env_steps").len();
+    wait_for("more evaluations", || {
+        column(&run, "env_steps").len() > evaluated + 2
+    });
+    learner.signal("TERM");
+    assert_eq!(learner.end(), 130, "{}", text(path.join("learner.txt")));
     assert_eq!(actor.end(), 0, "{}", text(path.join("actor.txt")));
     assert_eq!(stays.end(), 0, "{}", text(path.join("stays.txt")));
-    let (steps, means) = (column(&run, "env_steps"), column(&run, "ReturnAverage"));
-    let mut once = steps.clone();
-    once.sort_by(f64::total_cmp);
-    once.dedup();
-    assert_eq!(once.len(), steps.len(), "recorded twice: {steps:?}");
-    let log = text(run.join("log.txt"));
-    assert_eq!(logged(&log, "evaluated"), steps.len() as u64, "{log}");
-    assert_eq!(
-        best(&run),
-        means.iter().copied().reduce(f64::max),
-        "{means:?}"
-    );
-    // The last one is waited for.
-    assert!(once.last() >= Some(&120_000.0), "{steps:?}");
+    each_is_recorded_once(&run);
     assert!(logged(&text(path.join("stays.txt")), "evaluated") > 0);
     assert!(status(&[]).contains("not running"));
+
+    // A run that ends by itself waits for the last evaluation.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let (learner, run, join) = evaluated_elsewhere(path, address, "steps=20000");
+    let evaluator = starling(path, "evaluator.txt", &["evaluator", "--join", &join]);
+    let args = ["actor", "--join", &join, "--threads", "1"];
+    wait_for("the evaluator", || {
+        text(path.join("evaluator.txt")).contains("waiting for weights")
+    });
+    let actor = starling(path, "actor.txt", &args);
+    for (role, log) in [
+        (learner, "learner.txt"),
+        (actor, "actor.txt"),
+        (evaluator, "evaluator.txt"),
+    ] {
+        assert_eq!(role.end(), 0, "{}", text(path.join(log)));
+    }
+    let steps = each_is_recorded_once(&run);
+    assert!(steps.last() >= Some(&20_000.0), "{steps:?}");
 }
 
 #[test]
@@ -211,7 +251,7 @@ fn training_does_not_wait_for_evaluators() {
     assert_eq!(learner.end(), 0, "{}", text(path.join("learner.txt")));
     assert_eq!(actor.end(), 0);
     let run = only_run(path).unwrap();
-    assert!(text(run.join("log.txt")).contains("nobody was free to evaluate"));
+    assert!(text(run.join("log.txt")).contains("no evaluator was available for"));
     assert_eq!(column(&run, "env_steps"), [] as [f64; 0]);
 }
 

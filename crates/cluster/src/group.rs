@@ -16,7 +16,7 @@ use bytes::Bytes;
 const MEET: &str = "/starling.v1.Group/Meet";
 
 /// Changes with every change of the messages, those of [`starling_engine::group`] included.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 
 /// The longest message: an offer with the episodes of a round.
 const MOST_BYTES: usize = 1 << 24;
@@ -78,4 +78,46 @@ struct Welcome {
     /// Where learner 0 serves the rendezvous store.
     #[prost(uint32, tag = "4")]
     store_port: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost::Message as _;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        /// Random bytes, and messages of which some bytes were changed.
+        #[test]
+        fn no_bytes_make_decoding_panic(
+            random in prop::collection::vec(any::<u8>(), 0..200),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+            kind in 0..4_usize,
+        ) {
+            let hello = Hello { protocol: PROTOCOL, version: "0.1.0".into(), wanted: Some(1) };
+            let welcome = Welcome {
+                rank: 1,
+                settings: "{\"learners\": 2}".into(),
+                resumed_at: Some(7),
+                store_port: 7,
+            };
+            let word = Bytes::from_static(&[5; 20]);
+            let mut bytes = match kind {
+                0 => Upward { said: Some(Said::Hello(hello)) }.encode_to_vec(),
+                1 => Upward { said: Some(Said::Word(word)) }.encode_to_vec(),
+                2 => Downward { told: Some(Told::Welcome(welcome)) }.encode_to_vec(),
+                _ => random,
+            };
+            let changes = if bytes.is_empty() { Vec::new() } else { changes };
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            let _ = Upward::decode(&*bytes);
+            let _ = Downward::decode(&*bytes);
+        }
+    }
 }

@@ -2,6 +2,12 @@
 //! announces. A separate test binary, because it counts every allocation of its process.
 
 use std::alloc::System;
+use std::sync::{Mutex, PoisonError};
+
+use starling_engine::group::{
+    Agreement, Answer, Formation, GroupError, Offer, Pauses, Standing, Table, Verdict, Word,
+};
+use starling_envs::Episode;
 
 use starling_engine::link::conformance;
 use starling_engine::link::wire::{self, HEADER_BYTES};
@@ -40,8 +46,145 @@ fn allocated<T>(work: impl FnOnce() -> T) -> usize {
     region.change().bytes_allocated
 }
 
+/// The tests of this binary count each other's allocations.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A message with some bytes changed, cut off or added.
+fn damaged(noise: &mut Noise, message: &[u8]) -> Vec<u8> {
+    let mut forged = message.to_vec();
+    for _ in 0..=noise.below(6) {
+        let at = noise.below(forged.len());
+        forged[at] = match noise.below(3) {
+            0 => 0xff,
+            1 => 0x80,
+            _ => noise.next() as u8,
+        };
+    }
+    match noise.below(4) {
+        0 => forged.truncate(noise.below(forged.len() + 1)),
+        1 => forged.extend((0..noise.below(40)).map(|_| 0xff)),
+        _ => {}
+    }
+    forged
+}
+
+/// Learners send each other messages of numbers, texts and episodes. Damaged and random ones are
+/// refused, or understood as another message that the coordinator survives.
+#[test]
+fn forged_messages_of_a_group_are_survived() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let standing = Standing {
+        updates: 7,
+        steps: 300,
+    };
+    let episode = Episode {
+        env: 3,
+        return_: 200.0,
+        discounted_return: 90.0,
+        length: 200,
+        nonzero_rewards: 200,
+        game_score: Some(7.0),
+    };
+    let offer = Offer {
+        steps: 640,
+        updates: 4,
+        episodes: vec![episode; 20],
+        standing,
+        checksum: Some(99),
+        pauses: Pauses {
+            now: false,
+            at: 1000,
+            check_at: 2000,
+        },
+    };
+    let reason = String::from("reset by peer");
+    let words = [
+        Word::Ready(standing),
+        Word::Offer(offer),
+        Word::Broken {
+            standing,
+            reason: reason.clone(),
+        },
+        Word::Done(standing),
+        Word::Failed(reason.clone()),
+        Word::Close(Verdict::default()),
+        Word::Entered {
+            standing,
+            checksum: 99,
+        },
+    ];
+    let formation = Formation {
+        generation: 3,
+        members: vec![0, 1, 2],
+        most_advanced: 1,
+        env_steps: 1000,
+    };
+    let answers = [
+        Answer::Form(formation),
+        Answer::Agree(Agreement::default()),
+        Answer::Verdict(Verdict::default()),
+        Answer::Failed(GroupError::Diverged(vec![1, 2])),
+        Answer::Failed(GroupError::Lost { rank: 1, reason }),
+        Answer::Closed,
+        Answer::Equal,
+    ];
+    for word in &words {
+        assert_eq!(Word::from_bytes(&word.to_bytes()).as_ref(), Ok(word));
+    }
+    for answer in &answers {
+        assert_eq!(Answer::from_bytes(&answer.to_bytes()).as_ref(), Ok(answer));
+    }
+    let words = words.map(|word| word.to_bytes());
+    let answers = answers.map(|answer| answer.to_bytes());
+    let mut noise = Noise(11);
+    let (mut refused, mut understood) = (0, Vec::new());
+    for round in 0..40_000 {
+        let forged = match round % 4 {
+            0 => (0..noise.below(200)).map(|_| noise.next() as u8).collect(),
+            1 => {
+                let answer = noise.below(answers.len());
+                damaged(&mut noise, &answers[answer])
+            }
+            _ => {
+                let word = noise.below(words.len());
+                damaged(&mut noise, &words[word])
+            }
+        };
+        // What is read, the text of an error, and what the decoder takes in advance for a list.
+        let bound = 64 * forged.len() + (1 << 20) + 4096;
+        let mut word = None;
+        let took = allocated(|| word = Word::from_bytes(&forged).ok());
+        assert!(took <= bound, "{took} bytes for {}", forged.len());
+        let took = allocated(|| Answer::from_bytes(&forged).is_ok());
+        assert!(took <= bound, "{took} bytes for {}", forged.len());
+        match word {
+            Some(word) => understood.push(word),
+            None => refused += 1,
+        }
+    }
+    assert!(refused > 1_000 && understood.len() > 1_000, "{refused}");
+    // Three learners say them at random, and some leave and come back.
+    let mut table = Table::new(3, u64::MAX);
+    for word in understood {
+        let rank = noise.below(3);
+        match noise.below(20) {
+            0 => table.lost(rank, "killed"),
+            // A run that ended does not hear anything any more.
+            1 => table = Table::new(3, u64::MAX),
+            _ => {
+                for rank in 0..3 {
+                    let _ = table.sit(Some(rank), Box::new(|_| ()));
+                }
+                table.say(rank, word);
+            }
+        }
+        assert!(table.present() <= 3);
+    }
+}
+
 #[test]
 fn forged_messages_take_no_more_memory_than_real_ones() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let terms = conformance::terms();
     let lease = terms.places.lease().unwrap();
     let mut frame = Vec::new();

@@ -14,10 +14,10 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
-pub use process::{Process, processes_in, signal, wait_for};
+pub use process::{Process, children, processes_in, signal, wait_for};
 pub use redis::RedisServer;
 pub use relay::Relay;
-pub use run::{all_logged, logged, only_run, text};
+pub use run::{all_logged, formations, logged, only_run, text};
 pub use slurm::SlurmCluster;
 pub use ssh::SshServer;
 

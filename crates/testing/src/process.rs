@@ -148,3 +148,13 @@ pub fn processes_in(folder: &Path) -> Vec<(u32, Vec<String>)> {
     }
     found
 }
+
+/// The processes that a process started, by the kernel's list.
+pub fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let listed = tasks.map(|task| crate::text(task.path().join("children")));
+    let listed: Vec<String> = listed.collect();
+    let numbers = listed.iter().flat_map(|line| line.split_whitespace());
+    numbers.filter_map(|number| number.parse().ok()).collect()
+}

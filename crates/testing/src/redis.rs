@@ -85,7 +85,7 @@ impl RedisServer {
     ///
     /// # Panics
     /// When it does not answer.
-    pub fn ask(&self, words: &[&str]) -> String {
+    pub fn ask<W: AsRef<[u8]>>(&self, words: &[W]) -> String {
         match ask(self.port, words) {
             Ok(answer) => answer,
             Err(error) => panic!("the Redis server does not answer: {error}"),
@@ -110,7 +110,7 @@ fn launch(program: &OsString, folder: &Path, args: &[String], port: u16) -> Opti
         .stderr(Stdio::null());
     let mut process = command.spawn().ok()?;
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(20) {
+    while began.elapsed() < Duration::from_secs(120) {
         if process.try_wait().ok()?.is_some() {
             return None;
         }
@@ -126,14 +126,16 @@ fn launch(program: &OsString, folder: &Path, args: &[String], port: u16) -> Opti
     None
 }
 
-fn ask(port: u16, words: &[&str]) -> std::io::Result<String> {
+fn ask<W: AsRef<[u8]>>(port: u16, words: &[W]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    let mut command = format!("*{}\r\n", words.len());
-    for word in words {
-        command += &format!("${}\r\n{word}\r\n", word.len());
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let mut command = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words.iter().map(AsRef::as_ref) {
+        command.extend(format!("${}\r\n", word.len()).bytes());
+        command.extend(word);
+        command.extend(b"\r\n");
     }
-    stream.write_all(command.as_bytes())?;
+    stream.write_all(&command)?;
     let mut answer = [0; 4096];
     let read = stream.read(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer[..read]).into_owned())

@@ -1,20 +1,25 @@
 //! Fuzz tests: arbitrary messages with the token of the run get a reply or an error, never a panic.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
 use serde_json::json;
-use starling_engine::link::{Evaluations, LeaseId, conformance};
+use starling_engine::link::{
+    ActorLink as _, Evaluations, Event, LearnerLink as _, LeaseId, conformance,
+};
+use starling_testing::{RedisServer, wait_for};
 
+use super::Gateway;
 use super::desk::Desk;
 use crate::protocol::{
-    Ack, Ask, Chunk, Follow, Hello, LeaseName, Parcel, Reply, Report, Request, Told, Trajectory,
-    Upward, Welcome,
+    Ack, Answer, Ask, Asked, Chunk, Follow, Hello, LeaseName, Parcel, Received, Reply, Report,
+    Request, Said, Told, Trajectory, Upward, Welcome,
 };
-use crate::{JoinFile, Options};
+use crate::{JoinFile, Joined, Line, Options};
 
 fn desk() -> Desk {
     let mut terms = conformance::terms();
@@ -157,4 +162,154 @@ fn patience_is_bounded() {
     };
     let _ = desk.follow(&ask);
     assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+/// Messages of every kind, as entries of streams.
+fn entries() -> Vec<Vec<u8>> {
+    let lease = LeaseName {
+        place: 1,
+        term: 0,
+        epoch: 0,
+    };
+    let session = Bytes::from_static(b"0123456789abcdef");
+    let ask = Ask {
+        lease,
+        exactly: Some(7),
+        have: vec![1, 2],
+        patience_ms: 10,
+    };
+    let follow = Follow {
+        session: session.clone(),
+        name: "cpu1:7".into(),
+        holding: Some(3),
+        patience_ms: 10,
+        goodbye: false,
+    };
+    let report = Report {
+        session: session.clone(),
+        returns: vec![1.0, 2.0],
+        lengths: vec![3.0, 4.0],
+        ..Report::default()
+    };
+    let asked = [
+        // Of another protocol, so that it never has a place.
+        Asked::Hello(Hello {
+            session: session.clone(),
+            ..Hello::default()
+        }),
+        Asked::Weights(ask),
+        Asked::Open(lease),
+        Asked::Follow(follow),
+        Asked::Report(report),
+    ];
+    let requests = asked.into_iter().map(|asked| {
+        let request = Request {
+            session: session.clone(),
+            number: 5,
+            again: true,
+            asked: Some(asked),
+        };
+        request.encode_to_vec()
+    });
+    let parcel = Parcel {
+        number: 1,
+        frame: Bytes::from_static(&[7; 100]),
+    };
+    let said = [Said::Parcel(parcel)];
+    let upward = said
+        .into_iter()
+        .map(|said| Upward { said: Some(said) }.encode_to_vec());
+    let answers = [
+        Answer::Welcome(Welcome::default()),
+        Answer::Told(Told::default()),
+        Answer::Received(Received::default()),
+    ];
+    let replies = answers.into_iter().map(|answer| {
+        let reply = Reply {
+            number: 1,
+            answer: Some(answer),
+        };
+        reply.encode_to_vec()
+    });
+    requests.chain(upward).chain(replies).collect()
+}
+
+/// Panics of tasks, which nobody waits for.
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+/// Entries of the run's streams that nobody of the run wrote: whole, damaged and random messages, and
+/// entries of another form. The learner and its actors survive them, and others can join.
+#[test]
+fn no_entry_of_a_stream_stops_the_learner() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = "no_entry_of_a_stream_stops_the_learner";
+    let Some(server) = RedisServer::start(test, folder.path(), &[]) else {
+        return;
+    };
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        if matches!(thread.name(), Some("gateway" | "line")) {
+            PANICS.fetch_add(1, Ordering::Relaxed);
+        }
+        before(panic);
+    }));
+    let address = format!("redis://127.0.0.1:{}", server.port());
+    let join = JoinFile::over_redis(address, None, None, None).unwrap();
+    let mut terms = conformance::terms();
+    terms.evaluations = Some(Arc::<Evaluations>::default());
+    let gateway = Gateway::over_redis(terms, &json!({}), &join, Options::default()).unwrap();
+    let first = Line::new(&join, Options::default()).unwrap();
+    let Joined::Seated(seated) = first.join(0, 0).unwrap() else {
+        panic!("there are two places");
+    };
+    let asks = format!("starling:{}:asks", &join.token[..16]);
+    let mut state = 77_u64;
+    let mut below = |most: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % most as u64) as usize
+    };
+    let entries = entries();
+    for round in 0..2_000 {
+        let found = server.ask(&["KEYS", "starling:*"]);
+        let keys = found.lines().filter(|line| line.starts_with("starling:"));
+        let streams = keys.filter(|key| !key.contains(":closed") && !key.contains(":weights"));
+        let streams: Vec<&str> = streams.chain([&*asks]).collect();
+        let key = streams[below(streams.len())];
+        let mut entry = match round % 3 {
+            0 => (0..below(300)).map(|_| below(256) as u8).collect(),
+            _ => entries[below(entries.len())].clone(),
+        };
+        if round % 3 == 2 && !entry.is_empty() {
+            for _ in 0..=below(4) {
+                let at = below(entry.len());
+                entry[at] = below(256) as u8;
+            }
+            entry.truncate(entry.len() - below(2) * below(entry.len()));
+        }
+        let field: &[u8] = if below(20) == 0 { b"other" } else { b"m" };
+        let words: [&[u8]; 5] = [b"XADD", key.as_bytes(), b"*", field, &entry];
+        server.ask(&words);
+    }
+    wait_for("all of it to be read", || {
+        server.ask(&["XLEN", &asks]) == ":0\r\n"
+    });
+    let second = Line::new(&join, Options::default()).unwrap();
+    let Joined::Seated(other) = second.join(0, 0).unwrap() else {
+        panic!("there are two places");
+    };
+    let parcel = conformance::parcel(&other.lease, 0, 1.0);
+    other.link.send(parcel, Duration::from_secs(60)).unwrap();
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < Duration::from_secs(60), "no parcel came");
+        if let Ok(Event::Parcel(parcel)) = gateway.receive(Duration::from_secs(1)) {
+            assert_eq!(parcel.lease, other.lease.id);
+            break;
+        }
+    }
+    assert_eq!(PANICS.load(Ordering::Relaxed), 0, "a task panicked");
+    drop((seated, other));
 }

@@ -1,6 +1,7 @@
 //! The side of learners other than learner 0: one stream to learner 0.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
@@ -49,7 +50,7 @@ pub struct Invitation {
 
 impl Follower {
     /// Joins a run, with this rank or any free one. If learner 0 does not answer, it retries for
-    /// `options.reconnect`.
+    /// `options.reconnect`, or until `stop` is set.
     ///
     /// # Errors
     /// When learner 0 refuses, or does not answer in time.
@@ -57,6 +58,7 @@ impl Follower {
         join: &JoinFile,
         wanted: Option<usize>,
         options: Options,
+        stop: &AtomicBool,
     ) -> Result<(Self, Invitation), ClusterError> {
         let strange = |reason: String| ClusterError::Trust(format!("the join file: {reason}"));
         let mut found = join.address.to_socket_addrs();
@@ -75,7 +77,9 @@ impl Follower {
             match runtime.block_on(meet(join, wanted, options)) {
                 Ok(met) => break met,
                 Err(Trouble::Final(reason)) => return Err(ClusterError::Refused(reason)),
-                Err(Trouble::Away(reason)) if began.elapsed() > options.reconnect => {
+                Err(Trouble::Away(reason))
+                    if began.elapsed() > options.reconnect || stop.load(Ordering::Relaxed) =>
+                {
                     return Err(ClusterError::Unreachable {
                         address: join.address.clone(),
                         seconds: options.reconnect.as_secs(),

@@ -3,6 +3,5 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
 mod grpc;
-mod noise;
 mod redis;
 mod relay;

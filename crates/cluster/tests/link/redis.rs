@@ -15,7 +15,7 @@ use starling_engine::link::{
     ActorLink, Event, LearnerLink as _, LinkError, Parcel, Publication, Terms, Verdict, Wanted,
     Weights,
 };
-use starling_testing::RedisServer;
+use starling_testing::{RedisServer, wait_for};
 
 use super::relay::Relay;
 
@@ -283,8 +283,8 @@ fn a_silent_actor_loses_its_place() {
         return;
     };
     let options = Options {
-        lease: Duration::from_millis(500),
-        keep_alive: Duration::from_millis(500),
+        lease: Duration::from_secs(2),
+        keep_alive: Duration::from_secs(2),
         ..OPTIONS
     };
     let join = join_file(&server, None);
@@ -299,9 +299,7 @@ fn a_silent_actor_loses_its_place() {
     let line = Line::new(&cut, options).unwrap();
     let seat = seated(&line, 0).unwrap();
     seat.link.send(parcel(&seat, 0), PATIENT).unwrap();
-    while line.counts().acknowledged < 1 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for("the parcel", || line.counts().acknowledged == 1);
     relay.silent.store(true, Ordering::Relaxed);
     let lease = seat.lease;
     let lost = loop {
@@ -312,7 +310,7 @@ fn a_silent_actor_loses_its_place() {
         }
     };
     assert_eq!(lost.leases, [lease.id]);
-    assert!(lost.reason.contains("no connection for 0.5 s"), "{lost:?}");
+    assert!(lost.reason.contains("no connection for 2 s"), "{lost:?}");
     places.end(lease.id);
     let next = Line::new(&join, options).unwrap();
     let next = seated(&next, 0).unwrap();

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// Longer than any test.
+const LASTING: Duration = Duration::from_secs(3600);
+
 /// Passes bytes on between two sockets. Cuts every connection after 50 to 400 ms, or none.
 pub(crate) struct Relay {
     /// While it is set nothing passes, and nobody is told.
@@ -26,20 +29,12 @@ impl Relay {
     }
 
     pub(crate) fn lasting(target: SocketAddr) -> Self {
-        Self::to(
-            target,
-            Duration::from_secs(60)..Duration::from_secs(60),
-            None,
-        )
+        Self::to(target, LASTING..LASTING, None)
     }
 
     /// One that lets so many bytes pass in a second.
     pub(crate) fn slow(target: SocketAddr, bytes_per_second: u32) -> Self {
-        Self::to(
-            target,
-            Duration::from_secs(60)..Duration::from_secs(60),
-            Some(bytes_per_second),
-        )
+        Self::to(target, LASTING..LASTING, Some(bytes_per_second))
     }
 
     fn to(target: SocketAddr, lives: Range<Duration>, rate: Option<u32>) -> Self {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use starling_algos::Saved;
 use starling_nets::{
-    Collective as _, Device, Gloo, GlooStore, Group, Mpi, Nccl, ReduceError, Spent, nccl_version,
+    Collective as _, Device, Gloo, GlooStore, Group, Mpi, Nccl, ReduceError, Reducer as _, Spent,
+    nccl_version,
 };
 use starling_record::Row;
 
@@ -155,11 +156,18 @@ impl Membership {
         Ok(self.assembly.say(Word::Close(verdict))?)
     }
 
-    /// The others: wait for the verdict on the round.
-    pub(crate) fn verdict(&mut self, stop: &AtomicBool) -> Result<Verdict, EngineError> {
-        match self.meet(Word::Done, stop, None)? {
-            Answer::Verdict(verdict) => Ok(verdict),
-            _ => Err(GroupError::Closed.into()),
+    /// The others: wait for the verdict on the round, which may have broken for some of them.
+    pub(crate) fn verdict(
+        &mut self,
+        learning: &mut Learning,
+        stop: &AtomicBool,
+    ) -> Result<Verdict, EngineError> {
+        loop {
+            match self.meet(Word::Done(self.standing(learning)), stop, None)? {
+                Answer::Verdict(verdict) => return Ok(verdict),
+                Answer::Form(formation) => self.settle_in(formation, learning, stop)?,
+                _ => return Err(GroupError::Closed.into()),
+            }
         }
     }
 
@@ -202,10 +210,27 @@ impl Membership {
             let began = Instant::now();
             match self.enter(&formation, learning) {
                 Ok(()) => {
+                    // Steps that the most advanced one has applied are not applied again.
+                    self.group.begin_update(self.group.applied());
+                    let word = Word::Entered {
+                        standing: self.standing(learning),
+                        checksum: checksum(learning),
+                    };
+                    match self.meet(word, stop, None)? {
+                        Answer::Equal => {}
+                        // It broke, or lost a member, before all were in it.
+                        Answer::Form(another) => {
+                            formation = another;
+                            continue;
+                        }
+                        _ => return Err(GroupError::Closed.into()),
+                    }
                     let took_ms = began.elapsed().as_millis() as u64;
                     tracing::info!(
+                        generation = formation.generation,
                         learners = ?formation.members,
-                        furthest = formation.furthest,
+                        size = self.group.size(),
+                        most_advanced = formation.most_advanced,
                         updates = learning.updates,
                         took_ms,
                         "in group {}",
@@ -213,8 +238,6 @@ impl Membership {
                     );
                     (self.members, self.generation) =
                         (formation.members.len(), formation.generation);
-                    // Steps that the most advanced one has applied are not applied again.
-                    self.group.begin_update(self.group.applied());
                     return Ok(());
                 }
                 Err(Trouble::Group(failure)) => {
@@ -235,22 +258,28 @@ impl Membership {
         } else {
             self.enter_by_store(formation, library, device)?;
         }
-        let (rank, furthest) = (self.rank(), formation.furthest);
+        let (rank, most_advanced) = (self.rank(), formation.most_advanced);
         let position = |rank| formation.position(rank);
-        let root = position(furthest).unwrap_or(0);
+        let root = position(most_advanced).unwrap_or(0);
         let own = learning.learner.save();
         let mut header = header(self.standing(learning), &own);
         let expected = header;
-        self.group.hand_around(&mut header, root)?;
+        self.group.broadcast_bytes(&mut header, root)?;
         if header[16..] != expected[16..] {
-            return Err(Trouble::Final(GroupError::Misfit { rank, furthest }.into()));
+            return Err(Trouble::Final(
+                GroupError::Misfit {
+                    rank,
+                    most_advanced,
+                }
+                .into(),
+            ));
         }
         let mut state: Vec<u8> = shared(&own)
             .flat_map(|(_, array)| array.bytes())
             .copied()
             .collect();
-        self.group.hand_around(&mut state, root)?;
-        if rank == furthest {
+        self.group.broadcast_bytes(&mut state, root)?;
+        if rank == most_advanced {
             return Ok(());
         }
         let (mut healed, mut rest) = (own, &state[..]);

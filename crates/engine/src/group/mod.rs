@@ -13,7 +13,8 @@
 //! Learner 0 (rank 0) coordinates, evaluates and records. Its [`Table`] is the coordinator with which
 //! all learners synchronise once per round: it sets the number of updates and detects missing members.
 //! When members change, a new group is formed ([`Formation`]), and the most advanced member broadcasts
-//! its state. Start, loss, join and resume use the same path.
+//! its state. No member makes an update before the table has compared the checksums of all of them.
+//! Start, loss, join and resume use the same path.
 //!
 //! The transport is separate: an [`Assembly`] sends messages to the table and receives its replies.
 //!
@@ -57,11 +58,18 @@ pub enum Word {
         reason: String,
     },
     /// It waits for the [`Verdict`] on the round.
-    Done,
+    Done(Standing),
     /// It cannot continue, and the run ends.
     Failed(String),
     /// Learner 0 only: the verdict on the round.
     Close(Verdict),
+    /// It is in the group that was formed, and has its state.
+    Entered {
+        /// How far it is.
+        standing: Standing,
+        /// A checksum of its state.
+        checksum: u32,
+    },
 }
 
 /// What a learner contributes to a round.
@@ -105,6 +113,8 @@ pub enum Answer {
     Failed(GroupError),
     /// The run has ended.
     Closed,
+    /// All members of the new group have the same state, and continue.
+    Equal,
 }
 
 /// A group.
@@ -115,7 +125,7 @@ pub struct Formation {
     /// The learners in it, in order.
     pub members: Vec<usize>,
     /// The member that broadcasts its state: the most advanced one.
-    pub furthest: usize,
+    pub most_advanced: usize,
     /// Steps of the run so far.
     pub env_steps: u64,
 }
@@ -267,11 +277,13 @@ pub enum GroupError {
     #[error("the run has ended")]
     Closed,
     /// A learner that is no part of this run.
-    #[error("the state of learner {furthest} does not fit learner {rank}: their settings differ")]
+    #[error(
+        "the state of learner {most_advanced} does not fit learner {rank}: their settings differ"
+    )]
     Misfit {
         /// This one.
         rank: usize,
         /// The one whose state it was.
-        furthest: usize,
+        most_advanced: usize,
     },
 }

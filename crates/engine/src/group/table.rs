@@ -83,14 +83,11 @@ impl Table {
                 state.give_up(GroupError::Failed { rank, reason });
             }
             Word::Close(verdict) => state.close_round(verdict),
-            Word::Done => match state.verdict {
+            Word::Done(standing) => match state.verdict {
                 Some(verdict) => state.tell(rank, Answer::Verdict(verdict)),
-                None => state.note(rank, Word::Done),
+                None => state.hear(rank, Word::Done(standing)),
             },
-            word => {
-                state.note(rank, word);
-                state.look();
-            }
+            word => state.hear(rank, word),
         }
     }
 
@@ -154,9 +151,10 @@ impl State {
         }
     }
 
-    fn note(&mut self, rank: usize, word: Word) {
+    fn hear(&mut self, rank: usize, word: Word) {
         if let Some(seat) = self.seats.get_mut(&rank) {
             seat.word = Some(word);
+            self.look();
         }
     }
 
@@ -168,7 +166,7 @@ impl State {
     fn close_round(&mut self, verdict: Verdict) {
         self.verdict = Some(verdict);
         for seat in self.seats.values_mut() {
-            if seat.word == Some(Word::Done) {
+            if matches!(seat.word, Some(Word::Done(_))) {
                 seat.word = None;
                 (seat.tell)(Answer::Verdict(verdict));
             }
@@ -184,20 +182,56 @@ impl State {
         }
         let is_member = |rank: &usize| first || self.members.contains(rank);
         let members = || self.seats.iter().filter(|(rank, _)| is_member(rank));
-        if members().any(|(_, seat)| matches!(seat.word, None | Some(Word::Done))) {
+        let any = |such: fn(&Word) -> bool| {
+            members().any(|(_, seat)| seat.word.as_ref().is_some_and(such))
+        };
+        let broken = any(|word| matches!(word, Word::Broken { .. }));
+        let entered = any(|word| matches!(word, Word::Entered { .. }));
+        // One that has finished the round waits for learner 0, unless the round broke for another.
+        let done = any(|word| matches!(word, Word::Done(_)));
+        if members().any(|(_, seat)| seat.word.is_none()) || done && !broken {
             return;
         }
-        let broken = members().any(|(_, seat)| matches!(seat.word, Some(Word::Broken { .. })));
         // A new one cannot take part in a round that has begun: after a failure the members finish it
         // by themselves.
-        let may_join = |seat: &Seat| !broken && matches!(seat.word, Some(Word::Ready(_)));
+        let may_join =
+            |seat: &Seat| !broken && !entered && matches!(seat.word, Some(Word::Ready(_)));
         let chosen = self.seats.iter();
         let chosen = chosen.filter(|(rank, seat)| is_member(rank) || may_join(seat));
         let chosen: Vec<usize> = chosen.map(|(rank, _)| *rank).collect();
         if broken || self.changed || chosen != self.members {
             self.form(chosen, broken);
+        } else if entered {
+            self.compare();
         } else {
             self.agree();
+        }
+    }
+
+    /// All members are in a new group. They continue if they have the same state.
+    fn compare(&mut self) {
+        let seats = self.seats.iter_mut();
+        let seats = seats.filter(|(rank, _)| self.members.contains(rank));
+        let states = seats.filter_map(|(_, seat)| match seat.word.take() {
+            Some(Word::Entered { standing, checksum }) => Some((standing, checksum)),
+            _ => None,
+        });
+        let states: Vec<(Standing, u32)> = states.collect();
+        let all = states.len() == self.members.len();
+        if !all || states.windows(2).any(|two| two[0] != two[1]) {
+            let sums = states.into_iter().map(|(_, sum)| sum).collect();
+            return self.give_up(GroupError::Diverged(sums));
+        }
+        let (standing, checksum) = states.first().copied().unwrap_or_default();
+        tracing::info!(
+            generation = self.generation,
+            learners = ?self.members,
+            updates = standing.updates,
+            checksum,
+            "the learners of the group are equal"
+        );
+        for rank in &self.members {
+            self.tell(*rank, Answer::Equal);
         }
     }
 
@@ -212,25 +246,30 @@ impl State {
             return self.give_up(GroupError::Unreachable(reason));
         }
         let standing = |seat: &Seat| match &seat.word {
-            Some(Word::Ready(standing) | Word::Broken { standing, .. }) => *standing,
+            Some(
+                Word::Ready(standing)
+                | Word::Done(standing)
+                | Word::Broken { standing, .. }
+                | Word::Entered { standing, .. },
+            ) => *standing,
             Some(Word::Offer(offer)) => offer.standing,
             _ => Standing::default(),
         };
         // Among equals, the lowest rank.
-        let furthest = self.seats.iter().rev();
-        let furthest = furthest.filter(|(rank, _)| chosen.contains(rank));
-        let furthest = furthest.max_by_key(|(_, seat)| standing(seat));
+        let most_advanced = self.seats.iter().rev();
+        let most_advanced = most_advanced.filter(|(rank, _)| chosen.contains(rank));
+        let most_advanced = most_advanced.max_by_key(|(_, seat)| standing(seat));
         self.generation += 1;
         let formation = Formation {
             generation: self.generation,
-            furthest: furthest.map_or(0, |(rank, _)| *rank),
+            most_advanced: most_advanced.map_or(0, |(rank, _)| *rank),
             env_steps: self.env_steps,
             members: chosen,
         };
         tracing::info!(
             generation = formation.generation,
             learners = ?formation.members,
-            furthest = formation.furthest,
+            most_advanced = formation.most_advanced,
             "the learners form a group"
         );
         self.members.clone_from(&formation.members);
@@ -256,7 +295,9 @@ impl State {
             return self.give_up(GroupError::Diverged(sums));
         }
         let before = self.env_steps;
-        self.env_steps += offers.iter().map(|offer| offer.steps).sum::<u64>();
+        // Whatever a learner says.
+        let steps = offers.iter().map(|offer| offer.steps);
+        self.env_steps = steps.fold(before, u64::saturating_add);
         self.broken = 0;
         self.verdict = None;
         let pauses = offers.first().map(|offer| offer.pauses).unwrap_or_default();

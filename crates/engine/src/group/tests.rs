@@ -48,6 +48,14 @@ impl Learner {
         }
     }
 
+    /// Enters the group that was formed, with a state of this checksum.
+    fn enter(&self, checksum: u32) {
+        self.say(Word::Entered {
+            standing: Standing::default(),
+            checksum,
+        });
+    }
+
     fn agreement(&self) -> Agreement {
         match self.heard() {
             Some(Answer::Agree(agreement)) => agreement,
@@ -75,10 +83,23 @@ fn learners(size: usize, losses: u64) -> Vec<Learner> {
         assert_eq!(learner.heard(), None);
         learner.say(Word::Ready(Standing::default()));
     }
+    let everyone: Vec<usize> = (0..size).collect();
     for learner in &all {
-        assert_eq!(learner.formation().members, (0..size).collect::<Vec<_>>());
+        assert_eq!(learner.formation().members, everyone);
     }
+    for learner in &all {
+        assert_eq!(all[0].heard(), None, "not all are in the group yet");
+        learner.enter(7);
+    }
+    are_equal(&all);
     all
+}
+
+/// All go on.
+fn are_equal<'a>(all: impl IntoIterator<Item = &'a Learner>) {
+    for learner in all {
+        assert_eq!(learner.heard(), Some(Answer::Equal));
+    }
 }
 
 /// Steps are added up; all make as many updates as the one that can make the fewest.
@@ -112,8 +133,10 @@ fn the_rest_forms_again_and_a_new_one_joins() {
     for learner in [&all[0], &all[2]] {
         let formation = learner.formation();
         assert_eq!(formation.members, [0, 2]);
-        assert_eq!((formation.furthest, formation.generation), (2, 2));
+        assert_eq!((formation.most_advanced, formation.generation), (2, 2));
+        learner.enter(8);
     }
+    are_equal([&all[0], &all[2]]);
     let new = Learner::sit(&all[0].table, None).unwrap();
     assert_eq!(new.rank, 1);
     new.say(Word::Ready(Standing::default()));
@@ -122,7 +145,9 @@ fn the_rest_forms_again_and_a_new_one_joins() {
     all[2].offer(1, 1);
     for learner in [&all[0], &new, &all[2]] {
         assert_eq!(learner.formation().members, [0, 1, 2]);
+        learner.enter(9);
     }
+    are_equal([&all[0], &new, &all[2]]);
     for learner in [&all[0], &new, &all[2]] {
         learner.offer(1, 1);
     }
@@ -148,10 +173,12 @@ fn a_learner_that_returns_early_joins_after_the_round() {
             reason: "reset".into(),
         });
     }
+    new.say(Word::Ready(Standing::default()));
     for learner in [&all[0], &all[2]] {
         assert_eq!(learner.formation().members, [0, 2]);
+        learner.enter(7);
     }
-    new.say(Word::Ready(Standing::default()));
+    are_equal([&all[0], &all[2]]);
     assert_eq!(new.heard(), None);
     for learner in [&all[0], &all[2]] {
         learner.offer(1, 1);
@@ -185,6 +212,72 @@ fn failures_and_different_weights_end_the_run() {
     ));
 }
 
+/// Nobody makes an update in a new group before all have entered it with the same state. One that is
+/// lost on the way, or cannot enter, is no member of the next one.
+#[test]
+fn a_new_group_is_compared_before_its_first_update() {
+    let all = learners(3, 2);
+    for learner in &all {
+        learner.say(Word::Broken {
+            standing: standing(7, 40),
+            reason: "reset".into(),
+        });
+    }
+    for learner in &all {
+        assert_eq!(learner.formation().members, [0, 1, 2]);
+    }
+    all[0].enter(1);
+    all[1].table.lost(1, "killed");
+    assert_eq!(all[0].heard(), None);
+    all[2].enter(1);
+    for learner in [&all[0], &all[2]] {
+        assert_eq!(learner.formation().members, [0, 2]);
+    }
+    all[0].enter(1);
+    assert_eq!(all[0].heard(), None);
+    all[2].enter(2);
+    let error = all[0].heard();
+    let diverged = GroupError::Diverged(vec![1, 2]);
+    assert_eq!(error, Some(Answer::Failed(diverged)));
+    assert_eq!(all[2].heard(), None, "it does not continue");
+}
+
+/// A learner may finish an update that broke for another. When it waits for the verdict on the round, it
+/// is the most advanced one of the next group, and waits again.
+#[test]
+fn a_group_forms_with_a_learner_that_waits_for_the_verdict() {
+    for done_first in [true, false] {
+        let all = learners(3, 1);
+        all[0].table.lost(1, "killed");
+        let broken = || {
+            all[0].say(Word::Broken {
+                standing: standing(7, 3),
+                reason: "reset".into(),
+            });
+        };
+        if !done_first {
+            broken();
+        }
+        all[2].say(Word::Done(standing(8, 0)));
+        assert_eq!(all[2].answers.len(), usize::from(!done_first));
+        if done_first {
+            broken();
+        }
+        for learner in [&all[0], &all[2]] {
+            let formation = learner.formation();
+            assert_eq!(
+                (formation.members, formation.most_advanced),
+                (vec![0, 2], 2)
+            );
+            learner.enter(5);
+        }
+        are_equal([&all[0], &all[2]]);
+        all[2].say(Word::Done(standing(8, 0)));
+        all[0].say(Word::Close(Verdict::default()));
+        assert_eq!(all[2].heard(), Some(Answer::Verdict(Verdict::default())));
+    }
+}
+
 /// Learner 0 announces when a verdict follows a round; the others get it when they ask, even later.
 #[test]
 fn verdicts_reach_all() {
@@ -209,10 +302,10 @@ fn verdicts_reach_all() {
         checkpoint: Some(Some(1.0)),
         end: true,
     };
-    all[1].say(Word::Done);
+    all[1].say(Word::Done(Standing::default()));
     assert_eq!(all[1].heard(), None);
     all[0].say(Word::Close(verdict));
-    all[2].say(Word::Done);
+    all[2].say(Word::Done(Standing::default()));
     for learner in &all[1..] {
         assert_eq!(learner.heard(), Some(Answer::Verdict(verdict)));
     }

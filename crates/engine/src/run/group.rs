@@ -76,7 +76,7 @@ pub(super) fn learn(
         None => tally.count(0, episodes),
     }
     tally.env_steps = agreement.env_steps;
-    let target = learning.updates + agreement.updates;
+    let target = learning.updates.saturating_add(agreement.updates);
     while learning.updates < target {
         match learning.learn_once(rollouts, progress) {
             Ok(()) => group.updated(),
@@ -145,7 +145,7 @@ impl Training {
             let Some(group) = self.group.as_mut().filter(|_| pause) else {
                 continue;
             };
-            let verdict = group.verdict(stop)?;
+            let verdict = group.verdict(&mut self.learning, stop)?;
             if let Some(score) = verdict.checkpoint {
                 self.score = score;
                 match verdict.end {
