@@ -320,21 +320,6 @@ fn task_name(case: &Case) -> String {
     std::iter::once(case.env.to_owned()).chain(names).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Rows of the table that look the same would hide which one differs.
-    #[test]
-    fn every_case_has_its_own_name() {
-        let mut seen = std::collections::HashSet::new();
-        for case in cases() {
-            let name = format!("{} {}", case.algo, task_name(&case));
-            assert!(seen.insert(name.clone()), "{name}");
-        }
-    }
-}
-
 /// The settings of a comparison, with some `more`.
 fn config(case: &Case, more: &[&str]) -> anyhow::Result<RunConfig> {
     let mut request = Request::new(case.env);
@@ -356,4 +341,19 @@ fn config(case: &Case, more: &[&str]) -> anyhow::Result<RunConfig> {
         }
     }
     Ok(resolve(&request)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of the table that look the same would hide which one differs.
+    #[test]
+    fn every_case_has_its_own_name() {
+        let mut seen = std::collections::HashSet::new();
+        for case in cases() {
+            let name = format!("{} {}", case.algo, task_name(&case));
+            assert!(seen.insert(name.clone()), "{name}");
+        }
+    }
 }
