@@ -3,9 +3,10 @@
 //! keeps them stable without slow copies.
 //!
 //! Defaults are the paper's: wide critics, an actor that learns at every third update, Adam with
-//! β₁ = 0.5. As there, the actions that follow and those of the environment are chosen by the actor's
-//! running statistics, the actor learns with those of its batch, and is judged by the critics' running
-//! ones.
+//! β₁ = 0.5 (for α the usual 0.9). As there, next actions and those of the environment are chosen by the
+//! actor's running statistics, the actor learns with those of its batch, and is judged by the critics'
+//! running ones. Initial weights are uniform in ±1/√fan-in, as in all our continuous algorithms (there:
+//! LeCun normal, with biases of zero).
 
 use std::sync::Arc;
 
