@@ -124,7 +124,16 @@ fn every_family_learns_in_a_group() {
         "mode=threads",
         "threads=2",
     ];
-    let cases: [(&str, &str, &[&str]); 8] = [
+    let pearl = [
+        "env.train_tasks=4",
+        "algo.meta_batch=2",
+        "algo.batch_size=8",
+        "algo.context_batch=8",
+        "algo.hidden=[16]",
+        "algo.encoder_hidden=[16]",
+        "algo.learning_starts_steps=400",
+    ];
+    let cases: [(&str, &str, &[&str]); 11] = [
         ("CartPole-v1", "dqn", &free),
         ("CartPole-v1", "rainbow", &replay),
         ("CartPole-v1", "iqn", &replay),
@@ -132,6 +141,9 @@ fn every_family_learns_in_a_group() {
         ("CartPole-v1", "pqn", &[]),
         ("Pendulum-v1", "sac", &continuous),
         ("Pendulum-v1", "crossq", &continuous),
+        ("Pendulum-v1", "td3", &continuous),
+        ("Pendulum-v1", "ddpg", &continuous),
+        ("PointRobot-v0", "pearl", &pearl),
         ("Pendulum-v1", "ppo", &norm),
     ];
     for (env, algo, more) in cases {

@@ -222,7 +222,6 @@ fn swings_the_pendulum_up(algo: &str) {
         "eval.every_steps=8000",
         "eval.episodes=20",
         "algo.batch_size=128",
-        "algo.replay_ratio=128",
     ];
     request.overrides = overrides.map(str::to_owned).to_vec();
     let config = resolve(&request).unwrap();

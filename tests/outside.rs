@@ -99,9 +99,42 @@ fn a_program_outside_the_checkout_has_parts_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let program = build(folder.path());
     environment(folder.path(), &program);
+    family(folder.path(), &program);
     algorithm(folder.path(), &program);
     network(folder.path(), &program);
     link(folder.path(), &program);
+}
+
+/// A family of tasks: environment i has task i, evaluations have others, and PEARL learns on it.
+fn family(folder: &Path, program: &Path) {
+    let run = |args: &[&str]| in_folder(program, folder).args(args).output().unwrap();
+    let checked = successful(run(&["check-env", "CorridorFamily-v0", "--steps", "500"]));
+    assert!(checked.contains("nothing is wrong"), "{checked}");
+    let small = [
+        "train",
+        "CorridorFamily-v0",
+        "--quiet",
+        "steps=1200",
+        "envs=4",
+        "env.train_tasks=4",
+        "env.eval_tasks=2",
+        "eval.every_steps=1200",
+        "eval.episodes=2",
+        "algo.learning_starts_steps=800",
+        "algo.meta_batch=2",
+        "algo.batch_size=16",
+        "algo.context_batch=16",
+        "algo.hidden=[16]",
+        "algo.encoder_hidden=[16]",
+        "algo.updates_per_step=0.1",
+    ];
+    successful(run(&small));
+    let run = only_run(folder, "CorridorFamily-v0", "pearl");
+    let evaluations = std::fs::read_to_string(run.join("eval.csv")).unwrap();
+    assert!(
+        evaluations.contains("Trajectory3ReturnAverage"),
+        "{evaluations}"
+    );
 }
 
 fn environment(folder: &Path, program: &Path) {

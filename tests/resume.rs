@@ -264,31 +264,35 @@ fn apex_rainbow_iqn() {
 /// Several networks and optimisers, and random numbers of the learner.
 #[test]
 fn sac() {
-    let overrides = [&FEW_UPDATES[..], &["envs=2", "algo.actor_every_updates=3"]].concat();
+    let overrides = [
+        &FEW_OF_CONTINUOUS[..],
+        &["envs=2", "algo.actor_every_updates=3"],
+    ]
+    .concat();
     same_in_one_go_and_in_two("Pendulum-v1", "sac", &overrides);
 }
 
 /// Running statistics among the weights.
 #[test]
 fn crossq() {
-    same_in_one_go_and_in_two("Pendulum-v1", "crossq", &FEW_UPDATES);
+    same_in_one_go_and_in_two("Pendulum-v1", "crossq", &FEW_OF_CONTINUOUS);
 }
 
 #[test]
 fn sac_with_residual_layers() {
-    let overrides = [&FEW_UPDATES[..], &["algo.net.layers=residual"]].concat();
+    let overrides = [&FEW_OF_CONTINUOUS[..], &["algo.net.layers=residual"]].concat();
     same_in_one_go_and_in_two("Pendulum-v1", "sac", &overrides);
 }
 
 #[test]
 fn td3() {
-    let overrides = [&FEW_UPDATES[..], &["algo.priority={alpha: 0.6}"]].concat();
+    let overrides = [&FEW_OF_CONTINUOUS[..], &["algo.priority={alpha: 0.6}"]].concat();
     same_in_one_go_and_in_two("Pendulum-v1", "td3", &overrides);
 }
 
 #[test]
 fn ddpg() {
-    same_in_one_go_and_in_two("Pendulum-v1", "ddpg", &FEW_UPDATES);
+    same_in_one_go_and_in_two("Pendulum-v1", "ddpg", &FEW_OF_CONTINUOUS);
 }
 
 /// Trials under way when the run stops, tasks of environments, and steps that the policy marked.
@@ -319,6 +323,12 @@ fn pearl() {
 /// What is tested is that both runs are the same, not that they learn.
 const FEW_UPDATES: [&str; 3] = [
     "algo.replay_ratio=1",
+    "algo.batch_size=16",
+    "algo.capacity_steps=6000",
+];
+
+const FEW_OF_CONTINUOUS: [&str; 3] = [
+    "algo.updates_per_step=0.0625",
     "algo.batch_size=16",
     "algo.capacity_steps=6000",
 ];

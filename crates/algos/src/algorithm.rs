@@ -115,6 +115,18 @@ pub fn survives_episode(path: &str) -> bool {
     path.split('.').next() == Some(TRIAL)
 }
 
+/// The parts of a policy's state that rollouts carry to the learner: all but the one called [`TRIAL`],
+/// which is for the policy alone.
+pub fn carried_state(state: &Tree<Spec>) -> Tree<Spec> {
+    match state {
+        Tree::Leaf(_) => state.clone(),
+        Tree::Node(parts) => {
+            let carried = parts.iter().filter(|(name, _)| !survives_episode(name));
+            Tree::Node(carried.cloned().collect())
+        }
+    }
+}
+
 /// One actor's side of an algorithm: chooses actions for a batch of environments.
 pub trait Policy: Send {
     /// What it records with each action, for the learner. A record called `priority`, one `f32`

@@ -44,7 +44,7 @@ mod value_based;
 
 pub use algorithm::{
     Acting, Algorithm, Batch, Experience, LearnError, Learner, Part, Policy, Progress, ReplayNeeds,
-    Report, Saved, Spaces, Started, TRIAL, Trial, survives_episode,
+    Report, Saved, Spaces, Started, TRIAL, Trial, carried_state, survives_episode,
 };
 pub use config::{ConfigError, parse_config, require};
 pub use continuous::ContinuousConfig;

@@ -77,6 +77,7 @@ impl ReplaySettings {
                 frame_stack,
                 compress: self.compress,
                 memory_limit_bytes: self.memory_limit_bytes,
+                keep_terminal_obs: false,
             },
             rate: RateConfig {
                 min_size_steps: self.learning_starts_steps,

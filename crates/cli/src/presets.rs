@@ -117,6 +117,7 @@ pub fn all() -> &'static [Preset] {
         "mujoco/ddpg",
         "mujoco/ppo",
         "mujoco/sac",
+        "mujoco/sac.simba",
         "mujoco/td3",
         "python/dqn",
         "python/ppo",

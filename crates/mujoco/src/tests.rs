@@ -23,8 +23,14 @@ pub(crate) fn library_or_skip(test: &str) -> Option<Arc<Library>> {
     }
 }
 
+/// All tasks and all families of tasks.
+fn all_specs() -> Vec<EnvSpec> {
+    let specs = tasks::specs().into_iter();
+    specs.chain(tasks::meta_specs()).collect()
+}
+
 fn spec(id: &str) -> EnvSpec {
-    let mut specs = tasks::specs().into_iter();
+    let mut specs = all_specs().into_iter();
     specs.find(|spec| spec.id == id).unwrap()
 }
 
@@ -76,7 +82,7 @@ fn a_snapshot_continues_bit_by_bit() {
     if library_or_skip("a_snapshot_continues_bit_by_bit").is_none() {
         return;
     }
-    for spec in tasks::specs() {
+    for spec in all_specs() {
         let mut first = Play::new(&spec, json!({})).unwrap();
         first.reset();
         for _ in 0..137 {
@@ -173,7 +179,7 @@ fn every_task_has_a_picture_that_changes() {
     if library_or_skip("every_task_has_a_picture_that_changes").is_none() {
         return;
     }
-    for spec in tasks::specs() {
+    for spec in all_specs() {
         let mut play = Play::new(&spec, json!({})).unwrap();
         play.reset();
         let first = play.env.render().unwrap();

@@ -12,6 +12,9 @@ const MOMENTUM: f64 = 0.99;
 /// Keeps variances away from zero.
 const EPSILON: f64 = 1e-3;
 
+/// Keeps the root of a variance away from zero, where its gradient is infinite.
+const SMALLEST_VARIANCE: f64 = 1e-12;
+
 /// Batches before the correction by running statistics begins; until then it is batch normalisation.
 const WARM_UP: f64 = 100_000.0;
 
@@ -22,7 +25,7 @@ const MOST_SHIFT: f64 = 5.0;
 /// By which statistics features are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statistics {
-    /// By the running ones: acting, and networks that are only asked.
+    /// By the running ones: acting, and networks that are used for inference only.
     Running,
     /// By those of the batch, corrected by the running ones, which take them over.
     Batch,
@@ -101,7 +104,9 @@ impl BatchRenorm {
             self.take_over(params, &mean, &variance);
             (scale, shift)
         });
-        let mean = mean - shift * variance.sqrt() / &scale;
+        // A feature that is the same in the whole batch: the root has no gradient at 0.
+        let root = variance.clamp_min(SMALLEST_VARIANCE).sqrt();
+        let mean = mean - shift * root / &scale;
         (mean, variance / scale.square())
     }
 
@@ -166,6 +171,24 @@ mod tests {
         assert!((gradient[0] - 8.0 / 1.001).abs() < 1e-5, "{gradient:?}");
         assert_eq!(gradient[3..], [0.0; 3]);
         assert_eq!(params.get(norm.batches).double_value(&[0]), 1.0);
+    }
+
+    /// A feature that is the same in the whole batch has a variance of exactly 0, and a gradient all the
+    /// same: 0, before the correction begins and afterwards.
+    #[test]
+    fn a_constant_feature_has_a_finite_gradient() {
+        for batches in [0.0, WARM_UP] {
+            let (norm, params) = layer();
+            let _ = params.get(norm.batches).shallow_clone().fill_(batches);
+            let x = Tensor::from_slice(&[2f32, 2.0]).reshape([1, 2, 1]);
+            let x = x.set_requires_grad(true);
+            let y = norm.forward(&params, &x, Statistics::Batch);
+            (y * Tensor::from_slice(&[1f32, 3.0]).reshape([1, 2, 1]))
+                .sum(Kind::Float)
+                .backward();
+            let gradient = numbers(&x.grad());
+            assert!(gradient.iter().all(|g| g.is_finite()), "{gradient:?}");
+        }
     }
 
     /// With corrections within their limits, the result is that of the running statistics, but for

@@ -113,7 +113,7 @@ impl UnitScale {
     }
 }
 
-/// How the logarithm of a standard deviation is kept within its limits.
+/// How a log-std is kept within its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogStdLimit {
@@ -124,7 +124,7 @@ pub enum LogStdLimit {
     Tanh,
 }
 
-/// An actor that is certain: tanh of a network.
+/// A deterministic actor: tanh of a network.
 #[derive(Clone, Debug)]
 pub struct TanhActor {
     features: ActorFeatures,
@@ -162,8 +162,7 @@ impl TanhActor {
     }
 }
 
-/// An actor that draws: a normal distribution squashed by tanh, whose deviation depends on the
-/// observation.
+/// A stochastic actor: a normal distribution squashed by tanh, whose std depends on the observation.
 #[derive(Clone, Debug)]
 pub struct SquashedActor {
     features: ActorFeatures,
@@ -173,8 +172,8 @@ pub struct SquashedActor {
 }
 
 impl SquashedActor {
-    /// An actor with `actions` numbers per action, and the logarithm of deviations between the two
-    /// numbers of `log_std`; adds its parameters to `layout`.
+    /// An actor with `actions` numbers per action, and a log-std between the two numbers of
+    /// `log_std`; adds its parameters to `layout`.
     pub fn new(
         layout: &mut Layout,
         config: &ControlNetConfig,
@@ -219,7 +218,7 @@ impl SquashedActor {
         SquashedGaussian { mean, log_std }
     }
 
-    /// Means and logarithms of the deviations in a graph.
+    /// Means and log-stds in a graph.
     pub fn export(
         &self,
         graph: &mut Graph,
@@ -254,7 +253,7 @@ impl SquashedActor {
 pub struct SquashedGaussian {
     /// Means before tanh.
     pub mean: Tensor,
-    /// Logarithms of the standard deviations before tanh.
+    /// Log-stds before tanh.
     pub log_std: Tensor,
 }
 

@@ -218,6 +218,11 @@ impl Descent {
         self.reducer.is_some()
     }
 
+    /// Learners whose gradients are averaged, this one among them.
+    pub fn group_size(&self) -> usize {
+        self.reducer.as_ref().map_or(1, |group| lock(group).size())
+    }
+
     /// From now on gradients and statistics are averaged over a group of learners. Called once.
     pub fn join(&mut self, reducer: SharedReducer) {
         let mover = self.apply.inputs();

@@ -38,7 +38,8 @@ pub struct TransitionBatch {
     /// the task ended.
     pub discounts: Array,
     /// Observations n steps later, or the last ones of episodes that were cut off before,
-    /// `[N, ..]`. Where the discount is 0 it is of no meaning.
+    /// `[N, ..]`. Where the discount is 0 it is of no meaning, unless the replay keeps the last
+    /// observations of episodes that terminated.
     pub next_obs: Tree<Array>,
     /// Legal actions at `next_obs`, `[N, A]`.
     pub next_legal: Option<Array>,

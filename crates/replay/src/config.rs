@@ -35,6 +35,11 @@ pub struct ReplayConfig {
     /// Bytes that the replay may take; without a limit if absent. A plain replay that would
     /// take more is refused at the start. A compressed one drops its oldest steps earlier.
     pub memory_limit_bytes: Option<u64>,
+    /// Keep the last observation of episodes that terminated too, which takes a row of its own: for
+    /// learners that look at `next_obs` also where its value does not count. Not part of snapshots:
+    /// their rows tell.
+    #[serde(skip)]
+    pub keep_terminal_obs: bool,
 }
 
 /// How entries are drawn by priority: P(i) ∝ p_i^α.
@@ -104,6 +109,7 @@ impl Default for ReplayConfig {
             frame_stack: None,
             compress: false,
             memory_limit_bytes: None,
+            keep_terminal_obs: false,
         }
     }
 }

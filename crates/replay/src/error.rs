@@ -35,8 +35,10 @@ pub enum ReplayError {
         /// Streams of this replay.
         streams: usize,
     },
-    /// An episode was cut off but its last observation is not in the rollout.
-    #[error("replay: column {b} was truncated at step {t}, but its final observation is missing")]
+    /// An episode ended but its last observation, which is to be kept, is not in the rollout.
+    #[error(
+        "replay: the episode of column {b} ended at step {t}, but its final observation is missing"
+    )]
     FinalMissing {
         /// Step in the rollout.
         t: usize,

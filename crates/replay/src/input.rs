@@ -5,7 +5,7 @@ use starling_tree::Array;
 
 use crate::ReplayError;
 use crate::layout::records_and_state;
-use crate::ring::{Frames, Plan, TERMINATED, TRUNCATED};
+use crate::ring::{Plan, TERMINATED, TRUNCATED};
 
 /// Where an observation lies in a rollout.
 #[derive(Clone, Copy, Debug)]
@@ -51,11 +51,11 @@ impl<'a> Checked<'a> {
             finals: arrays(&rollout.final_obs),
             records: records.leaves().into_iter().map(|(_, a)| *a).collect(),
             states: state.leaves().into_iter().map(|(_, a)| *a).collect(),
-            finals_at: Finals::of(rollout)?,
+            finals_at: Finals::of(plan, rollout)?,
             priorities,
         };
         for b in 0..rollout.envs() {
-            checked.column(b).check_stacks(&plan.frames)?;
+            checked.column(b).check_stacks(plan)?;
         }
         Ok(checked)
     }
@@ -111,9 +111,11 @@ impl<'a> Input<'a> {
 
     pub(crate) fn flags(&self, t: usize) -> u8 {
         let at = t * self.envs + self.b;
-        let terminated = self.all.rollout.terminated.as_slice::<u8>()[at] != 0;
-        let truncated = self.all.rollout.truncated.as_slice::<u8>()[at] != 0;
-        (u8::from(terminated) * TERMINATED) | (u8::from(truncated) * TRUNCATED)
+        let rollout = self.all.rollout;
+        flags_of(
+            rollout.terminated.as_slice::<u8>()[at],
+            rollout.truncated.as_slice::<u8>()[at],
+        )
     }
 
     /// The priority that the actor gave step `t`.
@@ -121,7 +123,7 @@ impl<'a> Input<'a> {
         Some(self.all.priorities?[t * self.envs + self.b])
     }
 
-    /// Where the last observation of the episode lies that was cut off with step `t`.
+    /// Where the last observation of the episode lies that ended with step `t`.
     pub(crate) fn final_of(&self, t: usize) -> At {
         // `Finals::of` has looked up every one that is asked for.
         At::Final(self.all.finals_at.find(t, self.b).unwrap_or_default())
@@ -132,12 +134,13 @@ impl<'a> Input<'a> {
     }
 
     /// Refuses observations that do not go on with the frames of the one before.
-    fn check_stacks(&self, frames: &[Frames]) -> Result<(), ReplayError> {
-        for (leaf, frames) in frames.iter().enumerate().filter(|(_, f)| f.stack > 1) {
+    fn check_stacks(&self, plan: &Plan) -> Result<(), ReplayError> {
+        let stacks = plan.frames.iter().enumerate().filter(|(_, f)| f.stack > 1);
+        for (leaf, frames) in stacks {
             for t in 0..self.steps {
                 let next = match self.flags(t) {
                     0 => At::Row(t + 1),
-                    TRUNCATED => self.final_of(t),
+                    ended if plan.keeps_final(ended) => self.final_of(t),
                     _ => continue,
                 };
                 let kept = &self.observation(leaf, At::Row(t))[frames.bytes..];
@@ -171,16 +174,20 @@ fn begins_with(observation: &[u8], kept: &[u8], t: usize) -> bool {
         .all(|(piece, kept)| piece == kept)
 }
 
+fn flags_of(terminated: u8, truncated: u8) -> u8 {
+    (u8::from(terminated != 0) * TERMINATED) | (u8::from(truncated != 0) * TRUNCATED)
+}
+
 fn arrays(tree: &starling_tree::Tree<Array>) -> Vec<&Array> {
     tree.leaves().into_iter().map(|(_, array)| array).collect()
 }
 
-/// The final observations of episodes that were cut off, by step and column.
+/// The final observations of episodes, by step and column.
 struct Finals(Vec<((usize, usize), usize)>);
 
 impl Finals {
-    /// Refuses a rollout that lacks one.
-    fn of(rollout: &Rollout) -> Result<Self, ReplayError> {
+    /// Refuses a rollout that lacks one that is to be kept.
+    fn of(plan: &Plan, rollout: &Rollout) -> Result<Self, ReplayError> {
         let places = rollout.final_at.iter().enumerate();
         let mut finals: Vec<_> = places.map(|(row, &at)| (at, row)).collect();
         finals.sort_unstable();
@@ -188,9 +195,10 @@ impl Finals {
         let envs = rollout.envs();
         let terminated = rollout.terminated.as_slice::<u8>();
         let truncated = rollout.truncated.as_slice::<u8>();
-        for (at, _) in truncated.iter().enumerate().filter(|(_, flag)| **flag != 0) {
+        for (at, (terminated, truncated)) in terminated.iter().zip(truncated).enumerate() {
             let (t, b) = (at / envs, at % envs);
-            if terminated[at] == 0 && finals.find(t, b).is_none() {
+            let kept = plan.keeps_final(flags_of(*terminated, *truncated));
+            if kept && finals.find(t, b).is_none() {
                 return Err(ReplayError::FinalMissing { t, b });
             }
         }

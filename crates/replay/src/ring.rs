@@ -15,7 +15,7 @@ use crate::{Layout, MARK, ReplayConfig, SequenceConfig, SumTree};
 pub(crate) const TERMINATED: u8 = 1;
 /// The episode was cut off with this step.
 pub(crate) const TRUNCATED: u8 = 2;
-/// No step, but the last observation of an episode that was cut off.
+/// No step, but the last observation of an episode that was cut off, or of any if they are kept.
 pub(crate) const BOUNDARY: u8 = 4;
 /// Not a step, but an older frame of the first observation of an episode.
 pub(crate) const HISTORY: u8 = 8;
@@ -84,6 +84,11 @@ impl Plan {
             config,
             layout,
         }
+    }
+
+    /// Whether the last observation of an episode that ended with these flags takes a row.
+    pub(crate) fn keeps_final(&self, flags: u8) -> bool {
+        flags == TRUNCATED || (flags != 0 && self.config.keep_terminal_obs)
     }
 
     /// The place of a row in its ring.
@@ -184,7 +189,7 @@ impl Ring {
         for t in 0..input.steps {
             let row = self.cursor.complete;
             let flags = self.write_step(plan, input, t, largest);
-            if flags == TRUNCATED {
+            if plan.keeps_final(flags) {
                 let place = self.claim(plan);
                 self.write_observation(plan, input, input.final_of(t), place);
                 self.end_with_boundary(plan, largest);

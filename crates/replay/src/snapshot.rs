@@ -200,7 +200,7 @@ impl Replay {
         read_part(newest, |from| {
             let found: Header = read_header(from)?;
             compare(&found, config, layout)?;
-            let empty = Replay::new(found.config.clone(), found.layout.clone())?;
+            let empty = Replay::new(config.clone(), found.layout.clone())?;
             found.restore(&empty)?;
             read_rows(from, &empty)?;
             header = Some(found);

@@ -5,7 +5,9 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 use starling_envs::{Rollout, Space};
-use starling_replay::{Draws, Layout, PriorityConfig, Replay, ReplayConfig, ReplayError, SampleId};
+use starling_replay::{
+    Draws, Layout, PriorityConfig, Replay, ReplayConfig, ReplayError, SampleId, Snapshot,
+};
 use starling_tree::{Array, DType, Tree};
 
 /// How an episode goes on after a step.
@@ -147,6 +149,34 @@ fn targets_bootstrap_through_truncation_from_the_final_observation() {
     replay.insert(&rollout, 0, None).unwrap();
     let expected = [(0.0, 0, 2.0, 0.25, 2.5), (1.0, 1, 2.0, 0.5, 2.5)];
     assert_eq!(entries(&replay), expected);
+}
+
+/// The task ends with the second step, in an observation of 2.5; the row that follows shows the next
+/// episode's first one, 2, which is not what the step led to. Also from a snapshot.
+#[test]
+fn terminal_observations_are_kept_if_asked_for() {
+    let first = rollout(0.0, &[(1.0, Goes), (2.0, Terminates), (4.0, Goes)]);
+    for (kept, last) in [(false, 2.0), (true, 2.5)] {
+        let config = ReplayConfig {
+            keep_terminal_obs: kept,
+            ..config(20, 2, 0.5)
+        };
+        let replay = replay(config.clone(), &first);
+        replay.insert(&first, 0, None).unwrap();
+        let ended = [(0.0, 0, 2.0, 0.0, last), (1.0, 1, 2.0, 0.0, last)];
+        assert_eq!(entries(&replay), ended);
+        let mut bytes = Vec::new();
+        let snapshot = Snapshot::begin(&replay, None).unwrap();
+        snapshot.write(&mut bytes).unwrap();
+        let none = |_| -> std::io::Result<&[u8]> { Err(std::io::ErrorKind::NotFound.into()) };
+        let layout = Layout::of_rollout(&first, 1);
+        let (replay, _) = Replay::load(&bytes[..], none, &config, &layout).unwrap();
+        let second = rollout(3.0, &[(8.0, Terminates)]);
+        replay.insert(&second, 0, None).unwrap();
+        let last = if kept { 4.5 } else { 4.0 };
+        let more = [(2.0, 2, 8.0, 0.0, last), (3.0, 3, 8.0, 0.0, last)];
+        assert_eq!(entries(&replay)[2..], more);
+    }
 }
 
 /// A step without its successors waits until the next rollout brings them.

@@ -3,9 +3,10 @@
 //! keeps them stable without slow copies.
 //!
 //! Defaults are the paper's: wide critics, an actor that learns at every third update, Adam with
-//! β₁ = 0.5. As there, the actions that follow and those of the environment are chosen by the actor's
-//! running statistics, the actor learns with those of its batch, and is judged by the critics' running
-//! ones.
+//! β₁ = 0.5 (for α the usual 0.9). As there, next actions and those of the environment are chosen by the
+//! actor's running statistics, the actor learns with those of its batch, and is judged by the critics'
+//! running ones. Initial weights are uniform in ±1/√fan-in, as in all our continuous algorithms (there:
+//! LeCun normal, with biases of zero).
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use starling_nets::{
 };
 use starling_tree::Tree;
 
-use super::sac::{Config, Sac, sac};
+use super::sac::{EntropySettings, Sac, sac};
 use super::temperature::TemperatureConfig;
 use super::{
     ActorLoss, Continuous, ContinuousConfig, Method, Named, Nets, Noise, TransitionValues,
@@ -27,7 +28,7 @@ use crate::off_policy::ReplaySettings;
 use crate::{Algorithm, Spaces};
 
 /// All settings with their defaults.
-pub fn defaults() -> (ContinuousConfig, Config) {
+pub fn defaults() -> (ContinuousConfig, EntropySettings) {
     let shared = ContinuousConfig::default();
     let shared = ContinuousConfig {
         replay: ReplaySettings {
@@ -48,9 +49,9 @@ pub fn defaults() -> (ContinuousConfig, Config) {
         },
         ..shared
     };
-    let config = Config {
+    let config = EntropySettings {
         alpha_learning_rate: Schedule::Constant(1e-3),
-        ..Config::default()
+        ..EntropySettings::default()
     };
     (shared, config)
 }
@@ -58,7 +59,7 @@ pub fn defaults() -> (ContinuousConfig, Config) {
 /// CrossQ for the spaces of an environment.
 pub fn build(
     shared: ContinuousConfig,
-    config: Config,
+    config: EntropySettings,
     spaces: &Spaces,
 ) -> Result<Box<dyn Algorithm>, ConfigError> {
     Ok(Box::new(make(shared, config, spaces)?))
@@ -66,12 +67,12 @@ pub fn build(
 
 pub(super) fn make(
     shared: ContinuousConfig,
-    config: Config,
+    config: EntropySettings,
     spaces: &Spaces,
 ) -> Result<Continuous<CrossQ>, ConfigError> {
     let net = shared.net.clone();
     config.check()?;
-    Continuous::new("crossq", shared, spaces, |actions| {
+    Continuous::new("crossq", shared, None, spaces, |actions| {
         Ok(CrossQ(sac(&net, &config, spaces, actions)?))
     })
 }
@@ -80,8 +81,8 @@ pub(super) struct CrossQ(Sac);
 
 impl Method for CrossQ {
     const CRITICS: usize = 2;
-    const TARGET_CRITICS: bool = false;
     const TARGET_ACTOR: bool = false;
+    const BATCH_STATISTICS: bool = true;
     const NOISE: Noise = Sac::NOISE;
 
     fn actor(&self) -> &Arc<Layout> {
@@ -109,12 +110,8 @@ impl Method for CrossQ {
         self.0.export(graph, actor, obs)
     }
 
-    fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, noise: &Tensor) -> Tensor {
-        self.0.following(nets, next, noise)
-    }
-
-    /// Both halves in one pass. What follows has no gradient, but its statistics are part of the
-    /// normalisation, which has.
+    /// Transitions and next observations in one pass. The values of the latter have no gradient, but
+    /// their statistics are part of the normalisation, which has.
     fn evaluate(
         &self,
         nets: &Nets<'_>,

@@ -2,7 +2,7 @@
 //! maximises the critic's value of its actions; both have target networks.
 //!
 //! Where we differ from the paper: exploration noise is Gaussian and not correlated in time,
-//! actions are random for the first 10,000 steps, and networks, learning rates, τ and batch size
+//! actions are random for the first 10,000 steps (the preset `mujoco/ddpg`: 25,000), and networks, learning rates, τ and batch size
 //! are those of TD3's authors.
 
 use std::sync::Arc;
@@ -14,14 +14,21 @@ use starling_nets::export::{Graph, NotExported, Value};
 use starling_nets::{Kind, Layout, Params, Tensor};
 use starling_tree::Tree;
 
-use super::{ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Named, Nets, Noise};
+use super::{
+    ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Named, Nets, Noise,
+    SLOW_TARGETS, TransitionValues, Transitions,
+};
 use crate::config::ConfigError;
+use crate::off_policy::TargetSettings;
 use crate::{Algorithm, Spaces};
 
 /// DDPG's settings beside the shared ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Config {
+    /// The target networks.
+    #[serde(flatten)]
+    pub target: TargetSettings,
     /// Standard deviation of the noise that is added to actions in training, on the scale from −1
     /// to 1.
     #[schemars(range(min = 0.0))]
@@ -31,6 +38,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            target: SLOW_TARGETS,
             exploration_noise: 0.1,
         }
     }
@@ -56,7 +64,8 @@ pub(super) fn make(
     spaces: &Spaces,
 ) -> Result<Continuous<Ddpg>, ConfigError> {
     let net = shared.net.clone();
-    Continuous::new("ddpg", shared, spaces, |actions| {
+    let target = Some(config.target);
+    Continuous::new("ddpg", shared, target, spaces, |actions| {
         let actor = Deterministic::new(&net, spaces, actions, config.exploration_noise)?;
         Ok(Ddpg { actor })
     })
@@ -96,10 +105,18 @@ impl Method for Ddpg {
         Ok((action, Vec::new()))
     }
 
-    fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, _noise: &Tensor) -> Tensor {
-        let actions = self.actor.net.forward(nets.next_actor, next);
-        let values = nets.q.forward(nets.target_critics, next, &actions);
-        values.get(0)
+    fn evaluate(
+        &self,
+        nets: &Nets<'_>,
+        critics: &Params,
+        seen: &Transitions<'_>,
+    ) -> TransitionValues {
+        TransitionValues::separate(nets, critics, seen, || {
+            let next = seen.next_obs;
+            let actions = self.actor.net.forward(nets.next_actor, next);
+            let values = nets.q.forward(nets.target_critics, next, &actions);
+            values.get(0)
+        })
     }
 
     fn actor_loss(

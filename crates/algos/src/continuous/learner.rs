@@ -14,6 +14,7 @@ use starling_tree::{Array, DType, Spec};
 use super::temperature::{Temperature, TemperatureConfig};
 use super::update::{Columns, NUMBERS, Outcome, Steps, Update, in_order};
 use super::{ContinuousConfig, Critics, Method};
+use crate::off_policy::TargetSettings;
 use crate::staged::{IN_FLIGHT, StagedTransitions, in_flight, report, staged};
 use crate::trained::{
     load_count, load_descent, load_params, load_rng, save_count, save_descent, save_params,
@@ -24,6 +25,7 @@ use crate::{Batch, LearnError, Learner, Progress, Report, Saved, Started};
 /// Actor, critics, their targets, and what moves them.
 pub(super) struct ContinuousLearner<M> {
     config: ContinuousConfig,
+    target: Option<TargetSettings>,
     method: Arc<M>,
     networks: Critics,
     pub(super) actor: Descent,
@@ -38,7 +40,7 @@ pub(super) struct ContinuousLearner<M> {
     prepared: Option<Prepared>,
 }
 
-/// Networks that follow those that learn.
+/// Target networks.
 pub(super) struct Targets {
     pub(super) critics: Option<Params>,
     pub(super) actor: Option<Params>,
@@ -77,7 +79,7 @@ struct Halves {
 struct Inputs {
     transitions: StagedTransitions,
     weights: Staging,
-    /// Standard normal numbers, `[2, N, A]`: for what follows, and for the actor's step.
+    /// Standard normal numbers, `[2, N, A]`: for the next actions, and for the actor's step.
     noise: Staging,
 }
 
@@ -116,6 +118,7 @@ impl Inputs {
 impl<M: Method> ContinuousLearner<M> {
     pub(super) fn new(
         config: ContinuousConfig,
+        target: Option<TargetSettings>,
         method: Arc<M>,
         networks: Critics,
         bounds: &ActionBounds,
@@ -138,11 +141,12 @@ impl<M: Method> ContinuousLearner<M> {
         let temperature = method.temperature().unwrap_or(without);
         Self {
             targets: Targets {
-                critics: M::TARGET_CRITICS.then(|| copy(&networks.layout, &critics)),
+                critics: target.as_ref().map(|_| copy(&networks.layout, &critics)),
                 actor: M::TARGET_ACTOR.then(|| copy(method.actor(), &actor)),
             },
             temperature: Temperature::new(&temperature, optimizer, device),
             config,
+            target,
             method,
             networks,
             actor,
@@ -202,7 +206,7 @@ impl<M: Method> ContinuousLearner<M> {
             next_actor: next_actor.frozen(),
             target_actor: target_actor.map(Params::share),
             temperature: self.temperature.recorded(),
-            tau: self.config.target.target_tau,
+            tau: self.target.as_ref().map_or(0.0, |target| target.target_tau),
         }
     }
 
@@ -216,10 +220,10 @@ impl<M: Method> ContinuousLearner<M> {
         self.actor.optimizer().set_learning_rate(rate);
         self.temperature.set_learning_rate(progress);
         let update = self.updates + 1;
-        let every = self.config.target.target_every_updates;
+        let moves = |target: &TargetSettings| update.is_multiple_of(target.target_every_updates);
         let steps = Steps {
             actor: update.is_multiple_of(self.config.actor_every_updates),
-            targets: update.is_multiple_of(every),
+            targets: self.target.as_ref().is_some_and(moves),
         };
         let mut prepared = self.prepared.take().ok_or(LearnError::Mismatch)?;
         let learned = match self.critics.in_group() {

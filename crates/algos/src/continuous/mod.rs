@@ -27,12 +27,13 @@ use serde::{Deserialize, Serialize};
 use starling_envs::{Rng, Space};
 use starling_nets::export::{Graph, NotExported, Value};
 use starling_nets::{
-    ActionBounds, ControlNetConfig, Device, Layout, OptimizerConfig, Params, QofAction, Schedule,
-    ShapeMismatch, Snapshot, TanhActor, Tensor, array_of, fill_normal, no_grad,
+    ActionBounds, ControlLayers, ControlNetConfig, Device, Layout, OptimizerConfig, Params,
+    QofAction, Schedule, ShapeMismatch, Snapshot, TanhActor, Tensor, array_of, fill_normal,
+    no_grad,
 };
 use starling_tree::Tree;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, require};
 use crate::export::{self, Exported, Inputs};
 use crate::off_policy::{ReplaySettings, TargetSettings};
 use crate::{Algorithm, Experience, Learner, Policy, Spaces};
@@ -45,6 +46,9 @@ pub struct ContinuousConfig {
     /// The replay.
     #[serde(flatten)]
     pub replay: ReplaySettings,
+    /// Updates per step of an environment, whatever `batch_size` is; null: as `replay_ratio` says.
+    #[schemars(range(max = 1e3), extend("exclusiveMinimum" = 0.0, "unit" = "updates"))]
+    pub updates_per_step: Option<f64>,
     /// Steps at the start of the run in which actions are random, uniform within their bounds; null
     /// for `learning_starts_steps`.
     pub random_steps: Option<u64>,
@@ -54,17 +58,14 @@ pub struct ContinuousConfig {
     /// Learning rate of the actor, possibly a schedule.
     #[schemars(extend("minimum" = 0.0, "maximum" = 10.0))]
     pub actor_learning_rate: Schedule,
-    /// The optimiser of each network.
+    /// The optimiser of each network. That of SAC's α is the same with β₁ = 0.9.
     pub optimizer: OptimizerConfig,
     /// Largest norm of a gradient, of each network by itself; null for no limit.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub clip_norm: Option<f64>,
-    /// Updates of the critics for one of the actor (TD3's policy delay).
+    /// Critic updates per actor update (TD3's policy delay).
     #[schemars(range(min = 1))]
     pub actor_every_updates: u64,
-    /// The target networks.
-    #[serde(flatten)]
-    pub target: TargetSettings,
     /// The networks.
     pub net: ControlNetConfig,
 }
@@ -76,30 +77,54 @@ impl Default for ContinuousConfig {
                 rollout_steps: 1,
                 batch_size: 256,
                 learning_starts_steps: 10_000,
-                replay_ratio: Some(256.0),
+                replay_ratio: None,
                 ..ReplaySettings::default()
             },
+            updates_per_step: Some(1.0),
             random_steps: None,
             learning_rate: Schedule::Constant(3e-4),
             actor_learning_rate: Schedule::Constant(3e-4),
             optimizer: OptimizerConfig::default(),
             clip_norm: None,
             actor_every_updates: 1,
-            target: TargetSettings {
-                target_every_updates: 1,
-                target_tau: 0.005,
-            },
             net: ControlNetConfig::default(),
         }
     }
 }
 
 impl ContinuousConfig {
+    /// Samples per step: those of `updates_per_step`, or `replay_ratio`. Refuses two that contradict
+    /// each other.
+    fn samples_per_step(&self) -> Result<Option<f64>, ConfigError> {
+        let (updates, ratio) = (self.updates_per_step, self.replay.replay_ratio);
+        let samples = updates.map(|updates| updates * self.replay.batch_size as f64);
+        match (samples, ratio) {
+            (Some(samples), Some(ratio)) if samples != ratio => {
+                let allowed = format!(
+                    "null, or {samples} (algo.updates_per_step · algo.batch_size); set \
+                     algo.updates_per_step instead"
+                );
+                Err(ConfigError::Value {
+                    key: "algo.replay_ratio".into(),
+                    value: ratio.to_string(),
+                    allowed,
+                })
+            }
+            _ => Ok(samples.or(ratio)),
+        }
+    }
+
     fn random_steps(&self) -> u64 {
         let starts = self.replay.learning_starts_steps;
         self.random_steps.unwrap_or(starts)
     }
 }
+
+/// Target networks that follow slowly, at every update.
+pub(crate) const SLOW_TARGETS: TargetSettings = TargetSettings {
+    target_every_updates: 1,
+    target_tau: 0.005,
+};
 
 /// What one off-policy algorithm for continuous actions does differently from another.
 ///
@@ -108,11 +133,11 @@ pub(crate) trait Method: Send + Sync + 'static {
     /// Critics that are trained together.
     const CRITICS: usize;
 
-    /// Whether the critics have target networks.
-    const TARGET_CRITICS: bool = true;
-
-    /// Whether the actor has a target network too.
+    /// Whether the actor has a target network too, where the critics have one.
     const TARGET_ACTOR: bool;
+
+    /// Whether it normalises by the statistics of batches, which batch renormalisation needs.
+    const BATCH_STATISTICS: bool = false;
 
     /// What it draws for each transition: `[A]` standard normal numbers for the targets, and as
     /// many for the actor's loss.
@@ -141,21 +166,13 @@ pub(crate) trait Method: Send + Sync + 'static {
         obs: &Tree<Value>,
     ) -> Result<(Value, Named), NotExported>;
 
-    /// The value `[N]` of the observations that follow.
-    fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, noise: &Tensor) -> Tensor;
-
-    /// What the critics that learn say about transitions, and the value of what follows.
+    /// What the online critics say about transitions, and the value of the next observations.
     fn evaluate(
         &self,
         nets: &Nets<'_>,
         critics: &Params,
         seen: &Transitions<'_>,
-    ) -> TransitionValues {
-        TransitionValues {
-            following: no_grad(|| self.following(nets, seen.next_obs, seen.noise)),
-            values: nets.q.forward(critics, seen.obs, seen.actions),
-        }
-    }
+    ) -> TransitionValues;
 
     /// The actor's loss. `nets` have no gradients but `actor` has.
     fn actor_loss(
@@ -183,7 +200,7 @@ pub(crate) struct Nets<'a> {
     pub(crate) critics: &'a Params,
     /// The critics themselves, if they have no target networks.
     pub(crate) target_critics: &'a Params,
-    /// Chooses the actions that follow: the target network, or the actor itself.
+    /// Chooses the next actions: the target network, or the actor itself.
     pub(crate) next_actor: &'a Params,
     /// Weight of the entropy (α), a scalar; 0 without a temperature.
     pub(crate) alpha: &'a Tensor,
@@ -195,7 +212,7 @@ pub(crate) struct Transitions<'a> {
     /// `[N, A]`.
     pub(crate) actions: &'a Tensor,
     pub(crate) next_obs: &'a Tree<Tensor>,
-    /// Standard normal numbers for the actions that follow, `[N, A]`.
+    /// Standard normal numbers for the next actions, `[N, A]`.
     pub(crate) noise: &'a Tensor,
 }
 
@@ -203,21 +220,40 @@ pub(crate) struct Transitions<'a> {
 pub(crate) struct TransitionValues {
     /// `[C, N]`, with gradients.
     pub(crate) values: Tensor,
-    /// Value of the observations that follow, `[N]`, without.
+    /// Value of the next observations, `[N]`, without.
     pub(crate) following: Tensor,
+}
+
+impl TransitionValues {
+    /// Values of transitions by `critics`, and those of the next observations by `following`, which
+    /// needs no gradient.
+    fn separate(
+        nets: &Nets<'_>,
+        critics: &Params,
+        seen: &Transitions<'_>,
+        following: impl FnOnce() -> Tensor,
+    ) -> Self {
+        Self {
+            following: no_grad(following),
+            values: nets.q.forward(critics, seen.obs, seen.actions),
+        }
+    }
 }
 
 /// What the actor minimises.
 pub(crate) struct ActorLoss {
     /// A scalar.
     pub(crate) loss: Tensor,
-    /// Mean log-probability of the actions, a scalar, if they are drawn.
+    /// Mean log-probability of the actions, a scalar, of stochastic actors.
     pub(crate) log_prob: Option<Tensor>,
 }
 
 /// A method with the shared settings, for one environment's spaces.
 pub(crate) struct Continuous<M> {
     shared: ContinuousConfig,
+    samples_per_step: Option<f64>,
+    /// How the target networks follow, if there are any.
+    target: Option<TargetSettings>,
     method: Arc<M>,
     critics: Critics,
     bounds: ActionBounds,
@@ -236,9 +272,12 @@ impl<M: Method> Continuous<M> {
     pub(crate) fn new(
         name: &str,
         shared: ContinuousConfig,
+        target: Option<TargetSettings>,
         spaces: &Spaces,
         method: impl FnOnce(usize) -> Result<M, ShapeMismatch>,
     ) -> Result<Self, ConfigError> {
+        check_layers(shared.net.layers, M::BATCH_STATISTICS)?;
+        let samples_per_step = shared.samples_per_step()?;
         let make = || {
             let bounds = ActionBounds::of(&spaces.action)?;
             let (obs, actions) = (&spaces.observation, bounds.len());
@@ -253,6 +292,8 @@ impl<M: Method> Continuous<M> {
         })?;
         Ok(Self {
             shared,
+            samples_per_step,
+            target,
             method: Arc::new(method),
             critics,
             bounds,
@@ -263,7 +304,11 @@ impl<M: Method> Continuous<M> {
 
 impl<M: Method> Algorithm for Continuous<M> {
     fn experience(&self) -> Experience {
-        Experience::Transitions(Box::new(self.shared.replay.needs(self.frame_stack)))
+        let mut needs = self.shared.replay.needs(self.frame_stack);
+        needs.rate.samples_per_insert = self.samples_per_step;
+        // A next observation that is not one would be part of the statistics.
+        needs.replay.keep_terminal_obs = M::BATCH_STATISTICS;
+        Experience::Transitions(Box::new(needs))
     }
 
     fn discount(&self) -> f64 {
@@ -335,6 +380,7 @@ impl<M: Method> Continuous<M> {
     fn continuous_learner(&self, seed: u64, device: Device) -> learner::ContinuousLearner<M> {
         learner::ContinuousLearner::new(
             self.shared.clone(),
+            self.target.clone(),
             Arc::clone(&self.method),
             self.critics.clone(),
             &self.bounds,
@@ -344,8 +390,23 @@ impl<M: Method> Continuous<M> {
     }
 }
 
-/// Writes an action between −1 and 1 from its mean and the logarithm of its deviation before tanh: drawn,
-/// or the best one.
+/// Batch renormalisation needs updates that normalise by batches, and those need the layers.
+fn check_layers(layers: ControlLayers, by_batches: bool) -> Result<(), ConfigError> {
+    let value = match layers {
+        ControlLayers::Plain => "plain",
+        ControlLayers::BatchRenorm => "batch_renorm",
+        ControlLayers::Residual => "residual",
+    };
+    let allowed = match by_batches {
+        true => "batch_renorm, in place of target networks; for other layers use `--algo sac`",
+        false => "plain or residual; for batch renormalisation use `--algo crossq`",
+    };
+    let renorm = layers == ControlLayers::BatchRenorm;
+    require(renorm == by_batches, "algo.net.layers", value, allowed)
+}
+
+/// Writes an action between −1 and 1 from its mean and log-std before tanh: sampled, or without a
+/// generator the mode.
 pub(crate) fn choose_squashed(proposed: &[f32], rng: Option<&mut Rng>, action: &mut [f32]) {
     let (mean, log_std) = proposed.split_at(action.len());
     let mut noise = vec![0.0; action.len()];
@@ -357,7 +418,7 @@ pub(crate) fn choose_squashed(proposed: &[f32], rng: Option<&mut Rng>, action: &
     }
 }
 
-/// An actor that is certain, and explores by normal noise.
+/// A deterministic actor that explores by normal noise.
 #[derive(Debug)]
 pub(crate) struct Deterministic {
     net: TanhActor,

@@ -2,8 +2,8 @@
 //! and entropy, two critics of which the lower value is used, and an entropy weight (α) that is
 //! fixed, or learned so that the entropy stays near a target.
 //!
-//! Defaults are those of Stable-Baselines3. Where we differ from others: the entropy is that of
-//! actions between −1 and 1, as in Stable-Baselines3 (CleanRL's is of actions on the environment's
+//! Defaults are those of Stable-Baselines3, with 10,000 random steps before learning starts as in its
+//! RL Zoo. Where we differ from others: the entropy is that of actions between −1 and 1, as in Stable-Baselines3 (CleanRL's is of actions on the environment's
 //! scale); actor and α take one step per step of the critics (CleanRL: two steps at every second
 //! step).
 
@@ -20,37 +20,62 @@ use starling_nets::{
 use starling_tree::Tree;
 
 use super::temperature::TemperatureConfig;
-use super::{ActorLoss, Continuous, ContinuousConfig, Method, Named, Nets, Noise, choose_squashed};
+use super::{
+    ActorLoss, Continuous, ContinuousConfig, Method, Named, Nets, Noise, SLOW_TARGETS,
+    TransitionValues, Transitions, choose_squashed,
+};
 use crate::config::{ConfigError, require};
+use crate::off_policy::TargetSettings;
 use crate::{Algorithm, Spaces};
 
 /// SAC's settings beside the shared ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Config {
+    /// The target networks.
+    #[serde(flatten)]
+    pub target: TargetSettings,
+    /// Actor and entropy.
+    #[serde(flatten)]
+    pub entropy: EntropySettings,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            target: SLOW_TARGETS,
+            entropy: EntropySettings::default(),
+        }
+    }
+}
+
+/// Settings of a stochastic actor and of the weight of its entropy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EntropySettings {
     /// Fixed weight of the entropy (α); null learns it.
     #[schemars(range(min = 0.0))]
     pub alpha: Option<f64>,
     /// Weight of the entropy at the start, if it is learned.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub initial_alpha: f64,
-    /// Entropy that a learned weight keeps to; null for minus the number of action dimensions.
+    /// Target entropy, if α is learned; null for minus the number of action dimensions.
     #[schemars(extend("unbounded" = true))]
     pub target_entropy: Option<f64>,
     /// Learning rate of the logarithm of α, possibly a schedule.
     #[schemars(extend("minimum" = 0.0, "maximum" = 10.0))]
     pub alpha_learning_rate: Schedule,
-    /// How the logarithm of the actor's standard deviation is kept within its limits.
+    /// How the actor's log-std is kept within its limits.
     pub log_std_limit: LogStdLimit,
-    /// Smallest logarithm of the standard deviation; CleanRL has -5.
+    /// Smallest log-std; CleanRL has -5.
     #[schemars(range(min = -100.0, max = 10.0))]
     pub log_std_min: f64,
-    /// Largest logarithm of the standard deviation.
+    /// Largest log-std.
     #[schemars(range(min = -100.0, max = 10.0))]
     pub log_std_max: f64,
 }
 
-impl Default for Config {
+impl Default for EntropySettings {
     fn default() -> Self {
         Self {
             alpha: None,
@@ -84,13 +109,14 @@ pub(super) fn make(
     spaces: &Spaces,
 ) -> Result<Continuous<Sac>, ConfigError> {
     let net = shared.net.clone();
-    config.check()?;
-    Continuous::new("sac", shared, spaces, |actions| {
-        sac(&net, &config, spaces, actions)
+    let Config { target, entropy } = config;
+    entropy.check()?;
+    Continuous::new("sac", shared, Some(target), spaces, |actions| {
+        sac(&net, &entropy, spaces, actions)
     })
 }
 
-impl Config {
+impl EntropySettings {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let (low, high) = (self.log_std_min, self.log_std_max);
         let allowed = "at least algo.log_std_min";
@@ -101,7 +127,7 @@ impl Config {
 /// SAC's actor and temperature for actions of some numbers.
 pub(super) fn sac(
     net: &ControlNetConfig,
-    config: &Config,
+    config: &EntropySettings,
     spaces: &Spaces,
     actions: usize,
 ) -> Result<Sac, ShapeMismatch> {
@@ -192,10 +218,19 @@ impl Method for Sac {
         Ok((action, vec![("mean", mean), ("log_std", log_std)]))
     }
 
-    fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, noise: &Tensor) -> Tensor {
-        let (actions, log_probs) = self.actor.forward(nets.next_actor, next).sample(noise);
-        let values = nets.q.forward(nets.target_critics, next, &actions);
-        soft_value(&values, &log_probs, nets.alpha)
+    fn evaluate(
+        &self,
+        nets: &Nets<'_>,
+        critics: &Params,
+        seen: &Transitions<'_>,
+    ) -> TransitionValues {
+        TransitionValues::separate(nets, critics, seen, || {
+            let next = seen.next_obs;
+            let policy = self.actor.forward(nets.next_actor, next);
+            let (actions, log_probs) = policy.sample(seen.noise);
+            let values = nets.q.forward(nets.target_critics, next, &actions);
+            soft_value(&values, &log_probs, nets.alpha)
+        })
     }
 
     fn actor_loss(

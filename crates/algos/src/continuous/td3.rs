@@ -2,8 +2,8 @@
 //! critics of which the lower value is used, noise on the target actions, and updates of the actor
 //! and the target networks at every second update of the critics.
 //!
-//! Defaults are those of the authors' code. Where we differ: actions are random for the first
-//! 10,000 steps (the authors: 25,000).
+//! Defaults are those of the authors' code, but for 10,000 random steps at the start (the authors, and
+//! the preset `mujoco/td3`: 25,000).
 
 use std::sync::Arc;
 
@@ -14,22 +14,28 @@ use starling_nets::export::{Graph, NotExported, Value};
 use starling_nets::{Kind, Layout, Params, Tensor};
 use starling_tree::Tree;
 
-use super::{ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Named, Nets, Noise};
+use super::{
+    ActorLoss, Continuous, ContinuousConfig, Deterministic, Method, Named, Nets, Noise,
+    SLOW_TARGETS, TransitionValues, Transitions,
+};
 use crate::config::ConfigError;
 use crate::off_policy::TargetSettings;
 use crate::{Algorithm, Spaces};
 
 /// TD3's settings beside the shared ones. Noise is measured on the scale from −1 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Config {
+    /// The target networks.
+    #[serde(flatten)]
+    pub target: TargetSettings,
     /// Standard deviation of the noise that is added to actions in training.
     #[schemars(range(min = 0.0))]
     pub exploration_noise: f64,
-    /// Standard deviation of the noise on the actions that follow (target policy smoothing).
+    /// Standard deviation of the noise on the next actions (target policy smoothing).
     #[schemars(range(min = 0.0))]
     pub target_noise: f64,
-    /// Largest noise on the actions that follow.
+    /// Largest noise on the next actions.
     #[schemars(range(min = 0.0))]
     pub target_noise_clip: f64,
 }
@@ -37,6 +43,10 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            target: TargetSettings {
+                target_every_updates: 2,
+                ..SLOW_TARGETS
+            },
             exploration_noise: 0.1,
             target_noise: 0.2,
             target_noise_clip: 0.5,
@@ -49,10 +59,6 @@ pub fn defaults() -> (ContinuousConfig, Config) {
     let shared = ContinuousConfig::default();
     let shared = ContinuousConfig {
         actor_every_updates: 2,
-        target: TargetSettings {
-            target_every_updates: 2,
-            ..shared.target
-        },
         ..shared
     };
     (shared, Config::default())
@@ -72,8 +78,8 @@ pub(super) fn make(
     config: Config,
     spaces: &Spaces,
 ) -> Result<Continuous<Td3>, ConfigError> {
-    let net = shared.net.clone();
-    Continuous::new("td3", shared, spaces, |actions| {
+    let (net, target) = (shared.net.clone(), config.target.clone());
+    Continuous::new("td3", shared, Some(target), spaces, |actions| {
         let actor = Deterministic::new(&net, spaces, actions, config.exploration_noise)?;
         Ok(Td3 { actor, config })
     })
@@ -114,11 +120,19 @@ impl Method for Td3 {
         Ok((action, Vec::new()))
     }
 
-    fn following(&self, nets: &Nets<'_>, next: &Tree<Tensor>, noise: &Tensor) -> Tensor {
-        let actions = self.actor.net.forward(nets.next_actor, next);
-        let actions = smoothed(&actions, noise, &self.config);
-        let values = nets.q.forward(nets.target_critics, next, &actions);
-        values.amin([0].as_slice(), false)
+    fn evaluate(
+        &self,
+        nets: &Nets<'_>,
+        critics: &Params,
+        seen: &Transitions<'_>,
+    ) -> TransitionValues {
+        TransitionValues::separate(nets, critics, seen, || {
+            let next = seen.next_obs;
+            let actions = self.actor.net.forward(nets.next_actor, next);
+            let actions = smoothed(&actions, seen.noise, &self.config);
+            let values = nets.q.forward(nets.target_critics, next, &actions);
+            values.amin([0].as_slice(), false)
+        })
     }
 
     fn actor_loss(

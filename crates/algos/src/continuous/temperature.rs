@@ -58,6 +58,12 @@ impl Temperature {
         let mut unused = stream(0, "learner", 0);
         let params = Params::init(&Arc::new(layout), &mut unused, device);
         let log_alpha = params.frozen().get(id).shallow_clone();
+        // As in SB3, CleanRL and CrossQ: what the networks' Adam does differently is not for α.
+        let usual = OptimizerConfig::default();
+        let optimizer = OptimizerConfig {
+            beta1: usual.beta1,
+            ..optimizer
+        };
         let learned = learning.map(|(target_entropy, learning_rate)| {
             let descent = Descent::new(params, optimizer, None);
             let log_prob = Tensor::zeros([], (Kind::Float, device));
@@ -200,6 +206,33 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// CrossQ's β₁ of 0.5 is for its networks.
+    #[test]
+    fn alpha_has_the_usual_adam() {
+        let moved = |beta1: f64| {
+            let config = TemperatureConfig::Learned {
+                initial: 1.0,
+                target_entropy: -1.0,
+                learning_rate: Schedule::Constant(0.1),
+            };
+            let optimizer = OptimizerConfig {
+                beta1,
+                ..OptimizerConfig::default()
+            };
+            let mut alpha = Temperature::new(&config, optimizer, Device::Cpu);
+            alpha.set_learning_rate(Progress {
+                env_steps: 0,
+                total_steps: 1,
+            });
+            for log_prob in [2.0, -3.0, 1.5] {
+                let _ = alpha.log_prob().unwrap().shallow_clone().fill_(log_prob);
+                alpha.step().unwrap();
+            }
+            alpha.log_alpha.double_value(&[0])
+        };
+        assert_eq!(moved(0.5), moved(0.9));
     }
 
     #[test]

@@ -20,8 +20,6 @@ fn settings() -> Value {
         "learning_rate": 0.1,
         "actor_learning_rate": 0.2,
         "optimizer": {"kind": "rmsprop_tf", "alpha": 1.0, "eps": 0.0},
-        "target_tau": 0.25,
-        "target_every_updates": 1,
         "actor_every_updates": 1,
         "priority": {},
     })
@@ -62,6 +60,7 @@ fn updates_are_those_of_pytorch() {
     let cases: Value = serde_json::from_str(cases).unwrap();
     for case in cases.as_array().unwrap() {
         let given = with(&settings(), &case["settings"]);
+        let targets = json!({"target_tau": 0.25, "target_every_updates": 1});
         let of_sac = json!({
             "log_std_min": -1.0,
             "log_std_max": 0.5,
@@ -70,7 +69,7 @@ fn updates_are_those_of_pytorch() {
         });
         match case["algorithm"].as_str().unwrap() {
             "sac" => {
-                let given = with(&given, &of_sac);
+                let given = with(&with(&given, &of_sac), &targets);
                 let (shared, own) = parse_parts("algo", &given, &sac::defaults()).unwrap();
                 compare(&sac::make(shared, own, &spaces()).unwrap(), case);
             }
@@ -80,10 +79,12 @@ fn updates_are_those_of_pytorch() {
                 compare(&crossq::make(shared, own, &spaces()).unwrap(), case);
             }
             "td3" => {
+                let given = with(&given, &targets);
                 let (shared, own) = parse_parts("algo", &given, &td3::defaults()).unwrap();
                 compare(&td3::make(shared, own, &spaces()).unwrap(), case);
             }
             _ => {
+                let given = with(&given, &targets);
                 let (shared, own) = parse_parts("algo", &given, &ddpg::defaults()).unwrap();
                 compare(&ddpg::make(shared, own, &spaces()).unwrap(), case);
             }
@@ -212,5 +213,75 @@ fn spaces_that_do_not_fit_are_refused() {
             let error = error.to_string();
             assert!(error.contains(name) && error.contains(reason), "{error}");
         }
+    }
+}
+
+/// Settings that would have no effect, or not the one that their name promises.
+#[test]
+fn batch_renormalisation_is_for_crossq_and_target_networks_are_not() {
+    let message = |name: &str, given: Value| {
+        let spec = crate::registry::find(name).unwrap();
+        spec.build(&given, &spaces()).err().unwrap().to_string()
+    };
+    for name in ["sac", "td3", "ddpg"] {
+        let error = message(name, json!({"net": {"layers": "batch_renorm"}}));
+        assert!(error.contains("algo.net.layers is batch_renorm"), "{error}");
+        assert!(error.contains("--algo crossq"), "{error}");
+    }
+    for layers in ["plain", "residual"] {
+        let error = message("crossq", json!({"net": {"layers": layers}}));
+        assert!(
+            error.contains("algo.net.layers") && error.contains("--algo sac"),
+            "{error}"
+        );
+    }
+    for name in ["target_tau", "target_every_updates"] {
+        let error = message("crossq", json!({name: 1}));
+        assert!(error.contains(&format!("algo.{name}")), "{error}");
+    }
+}
+
+/// One update per step whatever the batch is; a replay ratio counts if it is not contradicted.
+#[test]
+fn updates_per_step_do_not_depend_on_the_batch() {
+    let spec = crate::registry::find("sac").unwrap();
+    let samples = |given: Value| {
+        let algorithm = spec
+            .build(&given, &spaces())
+            .map_err(|error| error.to_string())?;
+        let crate::Experience::Transitions(needs) = algorithm.experience() else {
+            panic!("it learns from transitions");
+        };
+        Ok(needs.rate.samples_per_insert)
+    };
+    assert_eq!(samples(json!({})), Ok(Some(256.0)));
+    assert_eq!(samples(json!({"batch_size": 512})), Ok(Some(512.0)));
+    assert_eq!(samples(json!({"updates_per_step": 0.5})), Ok(Some(128.0)));
+    assert_eq!(samples(json!({"replay_ratio": 256.0})), Ok(Some(256.0)));
+    let ratio = json!({"updates_per_step": null, "replay_ratio": 64.0});
+    assert_eq!(samples(ratio), Ok(Some(64.0)));
+    assert_eq!(samples(json!({"updates_per_step": null})), Ok(None));
+    let error: String = samples(json!({"replay_ratio": 64.0})).unwrap_err();
+    assert!(
+        error.contains("algo.replay_ratio is 64") && error.contains("updates_per_step"),
+        "{error}"
+    );
+}
+
+/// The statistics of CrossQ's batches need the true next observation where the task ends.
+#[test]
+fn crossq_keeps_terminal_observations() {
+    for (name, kept) in [
+        ("crossq", true),
+        ("sac", false),
+        ("td3", false),
+        ("ddpg", false),
+    ] {
+        let spec = crate::registry::find(name).unwrap();
+        let algorithm = spec.build(&spec.defaults(), &spaces()).unwrap();
+        let crate::Experience::Transitions(needs) = algorithm.experience() else {
+            panic!("it learns from transitions");
+        };
+        assert_eq!(needs.replay.keep_terminal_obs, kept, "{name}");
     }
 }

@@ -10,7 +10,7 @@ use super::{Method, Nets, TransitionValues, Transitions};
 use crate::staged::TransitionColumns;
 
 /// What an update reports, in order; the last four only if the actor took a step, and the last two
-/// only of actors that draw.
+/// only of stochastic actors.
 pub(super) const NUMBERS: [&str; 8] = [
     "loss",
     "td_error",
@@ -26,7 +26,7 @@ pub(super) const NUMBERS: [&str; 8] = [
 pub(super) struct Columns {
     pub(super) transitions: TransitionColumns,
     pub(super) weights: Tensor,
-    /// Standard normal numbers, `[2, N, A]`: for what follows, and for the actor's step.
+    /// Standard normal numbers, `[2, N, A]`: for the next actions, and for the actor's step.
     pub(super) noise: Tensor,
 }
 
@@ -103,7 +103,7 @@ impl<M: Method> Update<M> {
         (vec![loss.detach(), surprise, value.detach()], priorities)
     }
 
-    /// The gradient of the actor's loss. Returns the loss, and if the actor draws, its entropy and
+    /// The gradient of the actor's loss. Returns the loss, and of a stochastic actor its entropy and
     /// α; and the mean log-probability of its actions.
     pub(super) fn differentiate_actor(&self, columns: &Columns) -> (Vec<Tensor>, Option<Tensor>) {
         self.with(|nets| {

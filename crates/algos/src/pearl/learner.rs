@@ -52,6 +52,7 @@ struct Inputs {
     z_noise: Staging,
     action_noise: Staging,
     z: Tensor,
+    learners: Tensor,
 }
 
 impl Inputs {
@@ -66,6 +67,7 @@ impl Inputs {
             z_noise: noise(tasks, latent),
             action_noise: noise(tasks * config.batch_size, networks.bounds.len()),
             z: Tensor::zeros([tasks as i64, latent as i64], (Kind::Float, device)),
+            learners: Tensor::ones([], (Kind::Float, device)),
         }
     }
 
@@ -76,6 +78,7 @@ impl Inputs {
             z_noise: self.z_noise.tensor().shallow_clone(),
             action_noise: self.action_noise.tensor().shallow_clone(),
             z: self.z.shallow_clone(),
+            learners: self.learners.shallow_clone(),
         }
     }
 }
@@ -177,6 +180,8 @@ impl PearlLearner {
     /// The same with all gradients averaged over a group of learners.
     fn learn_in_group(&mut self, prepared: &mut Prepared) -> Result<Tensor, LearnError> {
         let Prepared { inputs, halves, .. } = prepared;
+        let learners = self.critics.group_size() as f64;
+        let _ = no_grad(|| inputs.learners.shallow_clone().fill_(learners));
         let [critics, value, actor] = halves.get_or_insert_with(|| {
             let half = |compute: fn(&Update, &Columns) -> Vec<Tensor>| {
                 let update = self.computation();

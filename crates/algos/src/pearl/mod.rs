@@ -1,24 +1,22 @@
 //! "PEARL", probabilistic embeddings for actor-critic reinforcement learning (Rakelly et al. 2019):
-//! SAC whose networks also see a variable z that stands for the task. An encoder infers z from
-//! transitions of the task, the *context*. At first z is drawn from its prior, so that the agent
-//! tries something; from what it then sees follows a posterior, and the agent adapts within a few
-//! episodes, without a gradient step.
+//! SAC whose networks are conditioned on a latent variable z that represents the task. An encoder infers
+//! the posterior of z from transitions of the task, the *context*. At the beginning of a trial z is
+//! sampled from the prior, which explores; then from the posterior, so that the agent adapts within a
+//! few episodes, without a gradient step.
 //!
-//! Every environment of a run has one task, and every stream of the replay is one task's. An update
-//! chooses tasks at random; for each it draws transitions from the whole stream, and context from
-//! the newest steps that the policy marked: those that were not collected with the posterior's extra
-//! steps. Losses, networks and first weights are those of the authors' code. The encoder learns from
-//! the critics' loss and from the KL divergence of the posterior from the prior, and from nothing
-//! else.
+//! Every environment of a run has one task, and every stream of the replay holds one task's steps. An
+//! update samples tasks, for each of them transitions from the whole stream, and context from the newest
+//! steps that the policy marked, which are all but those of the extra phase. Losses, networks and initial
+//! weights are those of the authors' code. The encoder is trained by the critics' loss and the KL
+//! divergence of the posterior from the prior only.
 //!
-//! Where we differ from the authors' code: all tasks are collected at the same time, a little of
-//! each, instead of a few random ones per iteration, with as many updates per step; the context of a
-//! task is always the newest steps of its trials, and never empty. The posterior of a trial is kept
-//! as a sum over its context, scaled to the size that the encoder is trained with, instead of being
-//! inferred from a random part of it; trials go from the prior straight to the posterior, without a
-//! trajectory on the prior at each phase. An evaluation has a fixed number of trajectories, however
-//! long they are. In the context, the observation that follows the end of an episode is the one
-//! before it. Log-probabilities of actions are exact near their bounds.
+//! Differences from the authors' code: all tasks are collected in parallel, a few steps of each, instead
+//! of a few random tasks per iteration, with the same number of updates per step. The context of a task
+//! is always the newest steps of its trials, and never empty. Trials go from the prior directly to the
+//! posterior, without a trajectory on the prior at the beginning of each phase. An evaluation has a fixed
+//! number of trajectories, whatever their length. In the context, the next observation of a step that
+//! terminates an episode is replaced by the observation before it. Log-probabilities of actions are exact
+//! near the bounds.
 
 mod export;
 mod learner;
@@ -93,7 +91,7 @@ pub struct Config {
     /// Weight of the squared means of actions, before tanh, in the actor's loss.
     #[schemars(range(min = 0.0))]
     pub mean_weight: f64,
-    /// Weight of the squared logarithms of the actions' deviations in the actor's loss.
+    /// Weight of the squared log-stds of actions in the actor's loss.
     #[schemars(range(min = 0.0))]
     pub log_std_weight: f64,
     /// Learning rate of all networks, possibly a schedule.
@@ -149,12 +147,16 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Steps of context of a trial, without those that complete its trajectories.
+    fn context_steps(&self) -> usize {
+        self.prior_steps + self.posterior_steps
+    }
+
     /// Draws of an update: what is learned from, and the context, if there is an encoder.
     fn draws(&self) -> GroupedDraws {
         let mut draws = vec![GroupDraw::all(self.batch_size)];
         if self.latent_size > 0 {
-            let newest = self.prior_steps + self.posterior_steps;
-            draws.push(GroupDraw::marked(self.context_batch, newest));
+            draws.push(GroupDraw::marked(self.context_batch, self.context_steps()));
         }
         GroupedDraws {
             groups: Vec::new(),
@@ -277,7 +279,7 @@ fn value_loss(values: &Tensor, action_values: &Tensor, log_probs: &Tensor) -> Te
 }
 
 /// The loss of an actor whose actions have values `[2, N]` and log-probabilities `[N]`, from normal
-/// distributions with means and logarithms of deviations `[N, A]`.
+/// distributions with means and log-stds `[N, A]`.
 fn actor_loss(
     action_values: &Tensor,
     log_probs: &Tensor,

@@ -19,7 +19,7 @@ pub(super) const CONTEXT_REWARD: &str = "context_reward";
 /// Smallest variance of one transition's distribution.
 const SMALLEST_VARIANCE: f64 = 1e-7;
 
-/// Limits of the logarithm of an action's deviation.
+/// Limits of the log-std of an action.
 const LOG_STD: (f64, f64) = (-20.0, 2.0);
 
 /// Descriptions of all networks. Each layout is moved by one optimiser.
@@ -38,8 +38,8 @@ pub(super) struct Networks {
     encoder: Option<StackedMlp>,
     q: StackedMlp,
     v: StackedMlp,
-    /// In the layout of the actor, and of policies.
-    mean_and_deviation: [StackedMlp; 2],
+    /// The same network in the layout of the actor, and in that of policies.
+    actor_nets: [StackedMlp; 2],
     /// Numbers in the encoder's parameters.
     pub(super) encoder_size: i64,
 }
@@ -137,7 +137,7 @@ impl Networks {
         let q = StackedMlp::new(&mut critics, "q", 2, inputs, hidden, 1, 3e-3);
         let v = StackedMlp::new(&mut value, "value", 1, obs + latent, hidden, 1, 3e-3);
         encoder_of(&mut acting);
-        let mean_and_deviation = [actor_of(&mut actor), actor_of(&mut acting)];
+        let actor_nets = [actor_of(&mut actor), actor_of(&mut acting)];
         Ok(Self {
             seen,
             bounds,
@@ -150,7 +150,7 @@ impl Networks {
             encoder,
             q,
             v,
-            mean_and_deviation,
+            actor_nets,
             encoder_size,
         })
     }
@@ -208,22 +208,22 @@ impl Networks {
 
     /// The distributions of actions, by the parameters of the actor.
     pub(super) fn policy(&self, params: &Params, obs: &Tensor, z: &Tensor) -> SquashedGaussian {
-        gaussian(&self.mean_and_deviation[0], params, obs, z)
+        gaussian(&self.actor_nets[0], params, obs, z)
     }
 
     /// The same by the parameters that policies have.
     pub(super) fn acting(&self, params: &Params, obs: &Tensor, z: &Tensor) -> SquashedGaussian {
-        gaussian(&self.mean_and_deviation[1], params, obs, z)
+        gaussian(&self.actor_nets[1], params, obs, z)
     }
 
-    /// Their means and the logarithms of their deviations in a graph, of observations with z `[N, O + L]`.
+    /// Their means and log-stds in a graph, of observations with z `[N, O + L]`.
     pub(super) fn export_acting(
         &self,
         graph: &mut Graph,
         params: &Params,
         x: &Value,
     ) -> [Value; 2] {
-        let both = self.mean_and_deviation[1].export(graph, params, x);
+        let both = self.actor_nets[1].export(graph, params, x);
         let actions = self.bounds.len() as i64;
         let mean = graph.slice(&both, 1, 0, actions);
         let log_std = graph.slice(&both, 1, actions, 2 * actions);

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use rand::RngExt as _;
 use starling_envs::{Rng, Rollout};
 use starling_nets::{
-    Device, Params, Recorded, ShapeMismatch, Snapshot, Staging, Tensor, UnitScale, array_of,
+    Device, Kind, Params, Recorded, ShapeMismatch, Snapshot, Staging, Tensor, UnitScale, array_of,
     fill_normal, no_grad,
 };
 use starling_replay::MARK;
@@ -18,6 +19,11 @@ use crate::{Acting, Part, Policy, TRIAL};
 
 /// Whether the episode of an environment has begun.
 const BEGUN: &str = "begun";
+
+/// Parts of what is kept of a trial: [`TrialState`], and in training the newest transitions of context,
+/// as the encoder sees them.
+pub(super) const KNOWN: &str = "known";
+pub(super) const CONTEXT: &str = "context";
 
 /// Chooses actions by observation and z, and infers z from the trial's transitions.
 pub(super) struct PearlPolicy {
@@ -33,10 +39,14 @@ struct Group {
     shown: Shown,
     z: Staging,
     act: Recorded<(Tree<Tensor>, Tensor), Tensor>,
-    /// The last transition of each environment, as the encoder sees it.
+    /// In evaluations: the last transition of each environment, as the encoder sees it.
     context: Staging,
-    /// What the transitions add to the sums of [`TrialState`].
+    /// What each of them adds to the sums of [`TrialState`].
     encode: Recorded<Tensor, Tensor>,
+    /// A context batch of one environment.
+    batch: Staging,
+    /// The sums of [`TrialState`] over it.
+    infer: Recorded<Tensor, Tensor>,
     unit: UnitScale,
 }
 
@@ -65,15 +75,14 @@ impl PearlPolicy {
 
     fn new_group(&self, envs: usize, rollout: &Rollout) -> Group {
         let device = self.device;
-        let staging = |numbers: usize| {
+        let staging = |rows: usize, numbers: usize| {
             let spec = Spec::new(DType::F32, &[numbers]);
-            Staging::new(envs, &spec, device)
+            Staging::new(rows, &spec, device)
         };
         let shown = Shown::new(rollout, envs, None, device);
-        let (z, context) = (
-            staging(self.networks.latent),
-            staging(self.networks.context.size()),
-        );
+        let seen = self.networks.context.size();
+        let (z, context) = (staging(envs, self.networks.latent), staging(envs, seen));
+        let batch = staging(self.config.context_batch, seen);
         let (networks, params) = (Arc::clone(&self.networks), self.params.share());
         let act = move |(obs, z): &(Tree<Tensor>, Tensor)| {
             no_grad(|| {
@@ -81,61 +90,76 @@ impl PearlPolicy {
                 Tensor::cat(&[policy.mean, policy.log_std], 1)
             })
         };
+        let inputs = (shown.tensors(), z.tensor().shallow_clone());
+        Group {
+            act: Recorded::new(device, inputs, act),
+            encode: self.encoding(&context, |each| each),
+            infer: self.encoding(&batch, |each| {
+                each.sum_dim_intlist([0].as_slice(), false, Kind::Float)
+            }),
+            unit: self.networks.bounds.unit(Device::Cpu),
+            shown,
+            z,
+            context,
+            batch,
+        }
+    }
+
+    /// What is made of 1/σ² and μ/σ² `[N, 2·L]` of transitions.
+    fn encoding(
+        &self,
+        context: &Staging,
+        then: impl Fn(Tensor) -> Tensor + Send + 'static,
+    ) -> Recorded<Tensor, Tensor> {
         let (networks, params) = (Arc::clone(&self.networks), self.params.share());
         let encode = move |context: &Tensor| {
             no_grad(|| match networks.encode(&params, context) {
                 None => context.narrow(1, 0, 0),
                 Some((means, variances)) => {
                     let precisions = variances.reciprocal();
-                    Tensor::cat(&[&precisions, &(means * &precisions)], 1)
+                    let each = Tensor::cat(&[&precisions, &(means * &precisions)], 1);
+                    then(each)
                 }
             })
         };
-        let inputs = (shown.tensors(), z.tensor().shallow_clone());
-        Group {
-            act: Recorded::new(device, inputs, act),
-            encode: Recorded::new(device, context.tensor().shallow_clone(), encode),
-            unit: self.networks.bounds.unit(Device::Cpu),
-            shown,
-            z,
-            context,
-        }
+        Recorded::new(self.device, context.tensor().shallow_clone(), encode)
     }
 
-    /// Adds the transitions of row `t` to what is known of the trials.
+    /// Takes the transitions of row `t` as context of their trials. In training they are remembered as
+    /// they are, since the encoder will have changed when the posterior is inferred from them; in
+    /// evaluations it does not change, and what it says is added up.
     fn absorb(&mut self, t: usize, group: usize, parts: &mut [Part<'_>]) {
-        let (latent, networks) = (self.networks.latent, Arc::clone(&self.networks));
-        let is_context = |part: &mut Part<'_>, b: usize| {
-            let explore = part.acting.explore;
-            let phase = TrialState::of(part.acting.state, b, latent).phase();
-            !explore || phase.is_context()
-        };
-        let wanted = |part: &mut Part<'_>| {
-            let envs = 0..part.acting.rngs.len();
-            envs.into_iter().any(|b| is_context(part, b))
-        };
-        if latent == 0 || !parts.iter_mut().any(wanted) {
+        if self.networks.latent == 0 {
             return;
         }
+        let networks = Arc::clone(&self.networks);
+        let (latent, size) = (networks.latent, networks.context.size());
+        let evaluates = parts.iter().any(|part| !part.acting.explore);
         let group = self.group(group, parts);
         let mut first = 0;
-        for part in parts.iter() {
-            let actions = group.unit.apply(&actions_of(part.rollout, t));
-            let actions = array_of(&actions);
+        for part in parts.iter_mut() {
+            let actions = array_of(&group.unit.apply(&actions_of(part.rollout, t)));
             for b in 0..part.acting.rngs.len() {
                 let action = actions.at(&[b]);
                 let row = context_of(&networks, part.rollout, t, b, action.as_slice());
-                let bytes = Array::from_slice(&row, &[row.len()]);
-                group.context.write(first + b, bytes.bytes());
+                if part.acting.explore {
+                    remember(part.acting.state, b, latent, &row);
+                } else {
+                    let bytes = Array::from_slice(&row, &[size]);
+                    group.context.write(first + b, bytes.bytes());
+                }
             }
             first += part.acting.rngs.len();
+        }
+        if !evaluates {
+            return;
         }
         group.context.upload();
         let sums = array_of(group.encode.run());
         let mut first = 0;
-        for part in parts {
+        for part in parts.iter_mut() {
             for b in 0..part.acting.rngs.len() {
-                if is_context(part, b) {
+                if !part.acting.explore {
                     let sums = sums.at(&[first + b]);
                     TrialState::of(part.acting.state, b, latent).add(sums.as_slice());
                 }
@@ -145,16 +169,31 @@ impl PearlPolicy {
     }
 }
 
+impl Group {
+    /// The sums of [`TrialState`] over a context batch, by the encoder as it is now.
+    fn infer(&mut self, batch: &[f32]) -> Vec<f32> {
+        let rows = Array::from_slice(batch, &[batch.len()]);
+        self.batch.write(0, rows.bytes());
+        self.batch.upload();
+        array_of(self.infer.run()).as_slice().to_vec()
+    }
+}
+
 impl Policy for PearlPolicy {
     fn records(&self) -> Tree<Spec> {
         Tree::node([(MARK, Tree::Leaf(Spec::scalar(DType::U8)))])
     }
 
     fn state(&self) -> Tree<Spec> {
-        let size = TrialState::size(self.networks.latent);
+        let floats = |shape: &[usize]| Tree::Leaf(Spec::new(DType::F32, shape));
+        let mut trial = vec![(KNOWN, floats(&[TrialState::size(self.networks.latent)]))];
+        if self.networks.latent > 0 {
+            let shape = [self.config.context_steps(), self.networks.context.size()];
+            trial.push((CONTEXT, floats(&shape)));
+        }
         Tree::node([
             (BEGUN, Tree::Leaf(Spec::scalar(DType::U8))),
-            (TRIAL, Tree::Leaf(Spec::new(DType::F32, &[size]))),
+            (TRIAL, Tree::node(trial)),
         ])
     }
 
@@ -188,11 +227,20 @@ impl Policy for PearlPolicy {
             for (b, rng) in rngs.iter_mut().enumerate() {
                 let begins = begin(state, b);
                 let mut trial = TrialState::of(state, b, networks.latent);
-                if begins {
-                    match explore {
-                        true => trial.next_of_training(&config, initial, rng),
-                        false => trial.next_of_evaluation(&config, rng),
+                if begins && explore {
+                    let by_posterior = trial.next_of_training(&config, initial);
+                    let steps = trial.context_steps();
+                    if by_posterior && steps > 0 && networks.latent > 0 {
+                        let batch = context_batch(state, b, steps, &config, rng);
+                        let sums = group.infer(&batch);
+                        trial = TrialState::of(state, b, networks.latent);
+                        trial.know(&sums);
+                        trial.draw_z(rng);
+                    } else {
+                        fill_normal(rng, trial.z);
                     }
+                } else if begins {
+                    trial.next_of_evaluation(&config, rng);
                 }
                 trial.step();
                 let marked = u8::from(trial.phase().is_context());
@@ -289,7 +337,52 @@ fn context_of(
     row
 }
 
-/// What is known of a trial: sums over its context of 1/σ² and μ/σ², the present z, and counters.
+/// Puts a transition among the newest ones of a trial in training, if its phase collects context.
+fn remember(state: &mut Tree<Array>, b: usize, latent: usize, row: &[f32]) {
+    let mut trial = TrialState::of(state, b, latent);
+    if !trial.phase().is_context() {
+        return;
+    }
+    let before = trial.context_steps();
+    *trial.counter(CONTEXT_STEPS) += 1.0;
+    let context = part_of(state, CONTEXT, b);
+    let rows = context.len() / row.len();
+    let place = before % rows;
+    context[place * row.len()..(place + 1) * row.len()].copy_from_slice(row);
+}
+
+/// Transitions of a trial of `steps` steps of context, drawn with replacement, one after the other.
+fn context_batch(
+    state: &mut Tree<Array>,
+    b: usize,
+    steps: usize,
+    config: &Config,
+    rng: &mut Rng,
+) -> Vec<f32> {
+    let context = part_of(state, CONTEXT, b);
+    let size = context.len() / config.context_steps();
+    let known = steps.min(config.context_steps());
+    let mut batch = Vec::with_capacity(config.context_batch * size);
+    for _ in 0..config.context_batch {
+        let row = rng.random_range(0..known);
+        batch.extend_from_slice(&context[row * size..(row + 1) * size]);
+    }
+    batch
+}
+
+/// A part of what is kept of the trial of environment `b`.
+fn part_of<'a>(state: &'a mut Tree<Array>, name: &str, b: usize) -> &'a mut [f32] {
+    let trial = state.get_mut(TRIAL).and_then(|trial| trial.get_mut(name));
+    match trial {
+        Some(Tree::Leaf(array)) => array.at_mut(&[b]).into_mut_slice(),
+        // The engine keeps what `Policy::state` asked for.
+        _ => unreachable!("the state of a policy has its part '{TRIAL}.{name}'"),
+    }
+}
+
+/// What is known of a trial: sums over context of 1/σ² and μ/σ², the present z, and counters. In
+/// training they are sums over the context batch that z was last inferred from, in evaluations over all
+/// transitions of the trial.
 pub(super) struct TrialState<'a> {
     precision: &'a mut [f32],
     weighted: &'a mut [f32],
@@ -297,8 +390,8 @@ pub(super) struct TrialState<'a> {
     counters: &'a mut [f32],
 }
 
-/// Transitions in the sums.
-const CONTEXT: usize = 0;
+/// Steps of context of the trial.
+const CONTEXT_STEPS: usize = 0;
 /// Steps of the phase.
 const STEPS: usize = 1;
 /// Trajectories of the trial with the present one; 0 before the first.
@@ -331,15 +424,7 @@ impl<'a> TrialState<'a> {
     }
 
     fn of(state: &'a mut Tree<Array>, b: usize, latent: usize) -> Self {
-        let size = Self::size(latent);
-        match state.get_mut(TRIAL) {
-            Some(Tree::Leaf(array)) => {
-                let all = array.as_mut_slice::<f32>();
-                Self::in_slice(&mut all[b * size..(b + 1) * size], latent)
-            }
-            // The engine keeps what `Policy::state` asked for.
-            _ => unreachable!("the state of a policy has its part '{TRIAL}'"),
-        }
+        Self::in_slice(part_of(state, KNOWN, b), latent)
     }
 
     pub(super) fn in_slice(slice: &'a mut [f32], latent: usize) -> Self {
@@ -368,13 +453,25 @@ impl<'a> TrialState<'a> {
         *self.counter(STEPS) = 0.0;
     }
 
+    /// Steps of context so far.
+    fn context_steps(&self) -> usize {
+        self.counters[CONTEXT_STEPS] as usize
+    }
+
+    /// Sets the sums over a context batch.
+    pub(super) fn know(&mut self, sums: &[f32]) {
+        let (precision, weighted) = sums.split_at(self.precision.len());
+        self.precision.copy_from_slice(precision);
+        self.weighted.copy_from_slice(weighted);
+    }
+
     /// Adds a transition of context: its 1/σ², then its μ/σ².
     pub(super) fn add(&mut self, sums: &[f32]) {
         let known = self.precision.iter_mut().chain(&mut *self.weighted);
         for (known, new) in known.zip(sums) {
             *known += new;
         }
-        *self.counter(CONTEXT) += 1.0;
+        *self.counter(CONTEXT_STEPS) += 1.0;
     }
 
     /// Counts a step.
@@ -389,8 +486,8 @@ impl<'a> TrialState<'a> {
         self.set_phase(phase);
     }
 
-    /// The next trajectory of training.
-    pub(super) fn next_of_training(&mut self, config: &Config, initial: bool, rng: &mut Rng) {
+    /// The next trajectory of training. Returns whether its z comes from the posterior.
+    pub(super) fn next_of_training(&mut self, config: &Config, initial: bool) -> bool {
         if self.counters[TRAJECTORIES] == 0.0 || self.phase() == Phase::Initial {
             self.begin(if initial {
                 Phase::Initial
@@ -415,15 +512,7 @@ impl<'a> TrialState<'a> {
             }
         }
         *self.counter(TRAJECTORIES) += 1.0;
-        match self.phase() {
-            Phase::Initial | Phase::Prior => fill_normal(rng, self.z),
-            Phase::Posterior | Phase::Extra => {
-                // As if the posterior were that of a batch of context, which is what the encoder
-                // is trained with.
-                let size = self.counters[CONTEXT].max(1.0);
-                self.draw_z(config.context_batch as f32 / size, rng);
-            }
-        }
+        matches!(self.phase(), Phase::Posterior | Phase::Extra)
     }
 
     /// The next trajectory of an evaluation. After those of a trial, one on the prior follows.
@@ -436,19 +525,19 @@ impl<'a> TrialState<'a> {
         *self.counter(TRAJECTORIES) += 1.0;
         match before < config.eval_prior_trajectories || before == config.eval_trajectories {
             true => fill_normal(rng, self.z),
-            false => self.draw_z(1.0, rng),
+            false => self.draw_z(rng),
         }
     }
 
-    /// Draws z from the posterior, with its precision times `scale`.
-    fn draw_z(&mut self, scale: f32, rng: &mut Rng) {
+    /// Draws z from the posterior that the sums give, or from the prior if nothing was seen.
+    pub(super) fn draw_z(&mut self, rng: &mut Rng) {
         fill_normal(rng, self.z);
-        if self.counters[CONTEXT] == 0.0 {
+        if self.context_steps() == 0 {
             return;
         }
         for (i, z) in self.z.iter_mut().enumerate() {
             let precision = self.precision[i];
-            *z = self.weighted[i] / precision + *z / (scale * precision).sqrt();
+            *z = self.weighted[i] / precision + *z / precision.sqrt();
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Whole updates against PyTorch, and what a policy does in a trial.
 
+use std::sync::{Arc, Mutex};
+
 use serde_json::{Value, json};
 use starling_envs::{Rollout, Space, stream};
-use starling_nets::{Device, Kind, Params, Tensor};
+use starling_nets::{Device, Kind, Params, ReduceError, Reducer, Tensor};
 use starling_replay::MARK;
 use starling_tree::{Array, Tree};
 
-use super::policy::{Phase, TrialState};
+use super::policy::{CONTEXT, KNOWN, Phase, TrialState};
 use super::{Config, Pearl, divergence, make, product_of_gaussians};
 use crate::config::parse_config;
 use crate::export::Inputs;
@@ -84,6 +86,44 @@ fn the_encoder_learns_from_the_critics() {
     assert_ne!(before[name], after[name]);
 }
 
+/// A group of learners that all have the same gradient.
+struct Copies(usize);
+
+impl Reducer for Copies {
+    fn mean(&mut self, _: &Tensor) -> Result<(), ReduceError> {
+        Ok(())
+    }
+
+    fn size(&self) -> usize {
+        self.0
+    }
+}
+
+/// The KL divergence is a sum over tasks and the other losses are means: three learners with the same
+/// batch do what one would whose batch has each task three times, that is with three times the weight.
+#[test]
+fn the_divergence_of_a_group_is_that_of_all_its_tasks() {
+    let case = &cases()[0];
+    let batch = batch(&case["inputs"], "rewards");
+    let learn = |kl_weight: f64, group: Option<usize>| {
+        let mut given = settings(case);
+        given["kl_weight"] = json!(kl_weight);
+        let mut learner = pearl(&given).pearl_learner(1, Device::Cpu);
+        if let Some(size) = group {
+            learner.join(Arc::new(Mutex::new(Copies(size))));
+        }
+        learner
+            .update(Batch::Transitions(&batch), PROGRESS)
+            .unwrap();
+        learner.critics.params().to_vec()
+    };
+    let (group, alone) = (learn(0.5, Some(3)), learn(1.5, None));
+    for (group, alone) in group.iter().zip(&alone) {
+        close(f64::from(*group), f64::from(*alone), "parameter");
+    }
+    assert_ne!(group, learn(0.5, Some(1)));
+}
+
 #[test]
 fn a_saved_learner_continues_exactly() {
     for case in cases() {
@@ -106,41 +146,31 @@ fn a_saved_learner_continues_exactly() {
 }
 
 /// A trial of training has trajectories on the prior, then on the posterior, the last ones no
-/// context; each trajectory has a z of its own.
+/// context.
 #[test]
 fn a_trial_goes_through_its_phases() {
     let config = Config {
         latent_size: 1,
-        context_batch: 4,
         prior_steps: 4,
         posterior_steps: 2,
         extra_steps: 3,
         ..Config::default()
     };
     let mut slice = vec![0.0; TrialState::size(1)];
-    let rng = &mut stream(1, "policy", 0);
-    let (mut phases, mut drawn) = (Vec::new(), Vec::new());
+    let (mut phases, mut by_posterior) = (Vec::new(), Vec::new());
     // Trajectories of two steps; the first is of the time before learning starts.
     for trajectory in 0..7 {
         let mut trial = TrialState::in_slice(&mut slice, 1);
-        trial.next_of_training(&config, trajectory == 0, rng);
+        by_posterior.push(trial.next_of_training(&config, trajectory == 0));
         phases.push(trial.phase());
-        drawn.push(trial.z[0]);
-        for _ in 0..2 {
-            trial.step();
-            if trial.phase() != Phase::Extra {
-                // A transition that says N(100, 0.25) by itself.
-                trial.add(&[4.0, 400.0]);
-            }
-        }
+        (0..2).for_each(|_| trial.step());
     }
     use Phase::{Extra, Initial, Posterior, Prior};
     let expected = [Initial, Prior, Prior, Posterior, Extra, Extra, Prior];
     assert_eq!(phases, expected);
-    for (phase, z) in phases.into_iter().zip(drawn) {
-        // The posterior's deviation is 0.25, of four transitions.
-        let known = (z - 100.0).abs() < 1.5;
-        assert_eq!(known, matches!(phase, Posterior | Extra), "{phase:?}: {z}");
+    for (phase, by_posterior) in phases.into_iter().zip(by_posterior) {
+        let expected = matches!(phase, Posterior | Extra);
+        assert_eq!(by_posterior, expected, "{phase:?}");
     }
 }
 
@@ -166,10 +196,17 @@ fn a_trial_of_an_evaluation_adapts_in_its_third_trajectory() {
     assert_eq!(adapted, [trial, trial].concat());
 }
 
-/// A policy adds to its sums what the encoder says about every transition, however rollouts are cut:
-/// also about the last one of an episode and of a rollout.
+/// Every transition becomes context, however rollouts are cut: also the last one of an episode and of a
+/// rollout. In training it is remembered as it is, in evaluations what the encoder says about it is
+/// added up.
 #[test]
 fn every_transition_becomes_context_once() {
+    for explore in [true, false] {
+        becomes_context_once(explore);
+    }
+}
+
+fn becomes_context_once(explore: bool) {
     let algorithm = pearl(&json!({
         "latent_size": 2,
         "hidden": [4],
@@ -206,7 +243,7 @@ fn every_transition_becomes_context_once() {
         let mut seen = show(&mut rollout, 0);
         for t in 0..=3 {
             let mut acting = Acting {
-                explore: true,
+                explore,
                 env_steps: 0,
                 first_env: 0,
                 total_envs: 1,
@@ -243,21 +280,29 @@ fn every_transition_becomes_context_once() {
         assert_eq!(marks.as_slice::<u8>(), [1, 1, 1]);
         drop(seen);
     }
+    let trial = |part: &str| {
+        let part = state.get(&format!("{TRIAL}.{part}")).unwrap();
+        part.leaf().unwrap().as_slice::<f32>()
+    };
+    let ours = trial(KNOWN);
+    assert_eq!(ours[6], 6.0);
+    if explore {
+        let all = rows.concat();
+        assert_eq!(trial(CONTEXT)[..all.len()], all);
+        return;
+    }
     let params = Params::zeros(&algorithm.networks.acting, Device::Cpu);
     params.load(&learner.weights()).unwrap();
     let context = Tensor::from_slice(&rows.concat()).reshape([6, -1]);
     let (means, variances) = algorithm.networks.encode(&params, &context).unwrap();
     let sum = |x: Tensor| x.sum_dim_intlist([0].as_slice(), false, Kind::Float);
     let expected = [sum(variances.reciprocal()), sum(means / variances)];
-    let trial = state.get(TRIAL).unwrap().leaf().unwrap();
-    let ours = trial.as_slice::<f32>();
     for (i, expected) in expected.iter().enumerate() {
         for j in 0..2 {
             let theirs = expected.double_value(&[j as i64]);
             close(f64::from(ours[2 * i + j]), theirs, "sum");
         }
     }
-    assert_eq!(ours[6], 6.0);
     // The exported encoder, given one transition after the other, knows the same.
     let exported = algorithm.export(&spaces(), &learner.weights()).unwrap();
     let encoder = exported.encoder.unwrap().reference;
@@ -284,6 +329,79 @@ fn every_transition_becomes_context_once() {
             let exported = known.double_value(&[0, j as i64]);
             close(exported, f64::from(ours[2 * i + j]), "exported sum");
         }
+    }
+}
+
+/// In training the posterior is that of the encoder at the time when it is inferred, not of those that
+/// the context was collected with, from as many transitions as the encoder is trained with.
+#[test]
+fn the_posterior_of_training_is_by_the_present_encoder() {
+    let algorithm = pearl(&json!({
+        "latent_size": 2,
+        "hidden": [4],
+        "encoder_hidden": [4],
+        "learning_starts_steps": 0,
+        "prior_steps": 1,
+        "context_batch": 4,
+    }));
+    let weights = [3, 4].map(|seed| algorithm.learner(seed, Device::Cpu).weights());
+    let mut policy = algorithm.policy(Device::Cpu);
+    let (records, state) = (policy.records(), policy.state());
+    let Spaces {
+        observation,
+        action,
+        ..
+    } = &spaces();
+    let mut rngs = [stream(1, "policy", 0)];
+    let mut state: Tree<Array> = Tree::zeros(&state, &[1]);
+    // One step on the prior with the first weights, then an episode begins with the second.
+    for weights in &weights {
+        policy.load(weights).unwrap();
+        let none = Tree::empty();
+        let mut rollout = Rollout::new(1, 1, observation, action, None, &records, &none);
+        let Tree::Leaf(obs) = &mut rollout.obs else {
+            panic!("an observation is one array here");
+        };
+        obs.at_mut(&[0, 0]).write(&[0.5f32, -1.0, 2.0]);
+        let mut acting = Acting {
+            explore: true,
+            env_steps: 0,
+            first_env: 0,
+            total_envs: 1,
+            rngs: &mut rngs,
+            state: &mut state,
+        };
+        policy.act(0, &mut rollout, acting.reborrow());
+        rollout.rewards.at_mut(&[0, 0]).write(&[1.5f32]);
+        rollout.terminated.at_mut(&[0, 0]).write(&[1u8]);
+        let mut parts = [crate::Part {
+            rollout: &mut rollout,
+            acting,
+        }];
+        policy.finish(0, &mut parts);
+        let Some(Tree::Leaf(begun)) = state.get_mut("begun") else {
+            panic!("it is part of the state");
+        };
+        begun.bytes_mut().fill(0);
+    }
+    let trial = |part: &str| {
+        let part = state.get(&format!("{TRIAL}.{part}")).unwrap();
+        part.leaf().unwrap().as_slice::<f32>().to_vec()
+    };
+    let (known, context) = (trial(KNOWN), trial(CONTEXT));
+    let params = Params::zeros(&algorithm.networks.acting, Device::Cpu);
+    params.load(&weights[1]).unwrap();
+    let context = Tensor::from_slice(&context).reshape([1, -1]);
+    let (means, variances) = algorithm.networks.encode(&params, &context).unwrap();
+    for j in 0..2 {
+        let (mean, variance) = (means.double_value(&[0, j]), variances.double_value(&[0, j]));
+        let at = j as usize;
+        close(f64::from(known[at]), 4.0 / variance, "precision");
+        close(
+            f64::from(known[2 + at]),
+            4.0 * mean / variance,
+            "weighted mean",
+        );
     }
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Columns {
     pub(super) action_noise: Tensor,
     /// The z of every task, `[M, L]`, as the step of the critics drew it: later steps read it.
     pub(super) z: Tensor,
+    /// Learners whose gradients are averaged, a scalar.
+    pub(super) learners: Tensor,
 }
 
 /// Everything that an update reads and changes.
@@ -97,8 +99,10 @@ impl Update {
         });
         let values = self.networks.q(params, &seen.obs, &seen.actions, &z);
         let (loss, errors) = critic_loss(&values, &following);
-        self.critics
-            .differentiate(&(&loss + &kl * self.config.kl_weight));
+        // The divergence is a sum over tasks: averaged over a group, it is that of all its tasks only
+        // if each counts as often as there are learners.
+        let divergence = &kl * self.config.kl_weight * &columns.learners;
+        self.critics.differentiate(&(&loss + divergence));
         let mean = |x: &Tensor| x.detach().mean(Kind::Float);
         vec![
             loss.detach(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
-use starling_algos::{Acting, Algorithm, Experience, Part, survives_episode};
+use starling_algos::{Acting, Algorithm, Experience, Part, carried_state, survives_episode};
 use starling_envs::{
     EnvError, EnvOptions, EnvSpec, Episode, Pulse, RestartBudget, Rng, Rollout, VecEnv,
     VecSnapshot, stream,
@@ -106,7 +106,7 @@ impl Crew {
             envs.action_space(),
             envs.legal_actions(),
             records,
-            state,
+            &carried_state(state),
         );
         Self {
             rngs,
@@ -169,7 +169,11 @@ impl Crew {
         }
         self.note_restarts();
         self.rollout.version = version;
-        self.rollout.state.clone_from(&self.state);
+        for (path, array) in self.rollout.state.leaves_mut() {
+            if let Some(Tree::Leaf(now)) = self.state.get(&path) {
+                array.bytes_mut().copy_from_slice(now.bytes());
+            }
+        }
         Ok(())
     }
 

@@ -306,7 +306,7 @@ impl ParcelFormat {
             action: spaces.action,
             legal_actions: spaces.legal_actions,
             records: policy.records(),
-            state: policy.state(),
+            state: starling_algos::carried_state(&policy.state()),
             places: places.all(),
         })
     }

@@ -66,7 +66,7 @@ fn rollout_for(
         envs.action_space(),
         envs.legal_actions(),
         &policy.records(),
-        &policy.state(),
+        &starling_algos::carried_state(&policy.state()),
     ))
 }
 

@@ -245,7 +245,7 @@ pub(crate) const SPARSE_POINT_ROBOT: EnvSpec = EnvSpec {
     ..EnvSpec::new(
         "SparsePointRobot-v0",
         FAMILY,
-        "find a goal that is felt only from near (a family of tasks, for meta-learning)",
+        "find a goal with a sparse reward near it (a family of tasks, for meta-learning)",
         |_, options| Ok(Box::new(PointRobot::sparse(&options.read()?))),
     )
 };

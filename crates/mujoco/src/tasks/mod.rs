@@ -107,7 +107,7 @@ tasks! {
     "Reacher-v5", 50 steps, Some(-3.75), ReacherOptions, reacher::v5,
         "reach a target with an arm of two links";
     "InvertedPendulum-v5", 1000 steps, Some(950.0), InvertedPendulumOptions, inverted_pendulum::v5,
-        "balance a pole on a cart that is pushed by any force";
+        "balance a pole on a cart with a continuous force";
     "InvertedDoublePendulum-v5", 1000 steps, Some(9100.0), InvertedDoublePendulumOptions,
         inverted_double_pendulum::v5, "balance two poles, one on the other, on a cart";
     "Pusher-v5", 100 steps, Some(0.0), PusherOptions, pusher::v5,
@@ -115,23 +115,23 @@ tasks! {
     "HalfCheetah-v4", 1000 steps, Some(4800.0), HalfCheetahV4Options, half_cheetah::v4,
         "run on two legs in a plane (equal to v5)";
     "Hopper-v4", 1000 steps, Some(3800.0), HopperV4Options, walkers::hopper_v4,
-        "hop on one leg in a plane (the step that falls is paid, too)";
+        "hop on one leg in a plane (the terminal step also gets the healthy reward)";
     "Walker2d-v4", 1000 steps, None, Walker2dV4Options, walkers::walker2d_v4,
         "walk on two legs in a plane (feet of different friction)";
     "Ant-v4", 1000 steps, Some(6000.0), AntV4Options, ant::v4,
-        "run on four legs (contact forces neither seen nor charged)";
+        "run on four legs (contact forces neither observed nor penalised)";
     "Humanoid-v4", 1000 steps, None, HumanoidV4Options, humanoid::v4,
-        "walk as a human does (contact forces not charged)";
+        "walk as a human does (contact forces not penalised)";
     "HumanoidStandup-v4", 1000 steps, None, NoOptions, humanoid_standup::v4,
-        "stand up from lying on the back (28 more constants are seen)";
+        "stand up from lying on the back (28 more constants are observed)";
     "Swimmer-v4", 1000 steps, Some(360.0), SwimmerV4Options, swimmer::v4,
         "swim by bending a chain of three links (equal to v5)";
     "Reacher-v4", 50 steps, Some(-3.75), NoOptions, reacher::v4,
-        "reach a target with an arm of two links (paid for the place before the step)";
+        "reach a target with an arm of two links (rewarded for the place before the step)";
     "InvertedPendulum-v4", 1000 steps, Some(950.0), NoOptions, inverted_pendulum::v4,
-        "balance a pole on a cart (the step that falls is paid, too)";
+        "balance a pole on a cart (the terminal step also gets the healthy reward)";
     "InvertedDoublePendulum-v4", 1000 steps, Some(9100.0), NoOptions, inverted_double_pendulum::v4,
-        "balance two poles, one on the other, on a cart (the step that falls is paid, too)";
+        "balance two poles, one on the other, on a cart (the terminal step also gets the healthy reward)";
 }
 
 /// The options of a task that has none.

@@ -313,6 +313,7 @@ fn task_name(case: &Case) -> String {
         match key {
             "algo.net.lstm" => Some(format!(", LSTM of {value}")),
             "algo.net.normalize_observations" => Some(", normalised".to_owned()),
+            "algo.net.layers" => Some(format!(", {value} layers")),
             _ => None,
         }
     });
@@ -340,4 +341,19 @@ fn config(case: &Case, more: &[&str]) -> anyhow::Result<RunConfig> {
         }
     }
     Ok(resolve(&request)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of the table that look the same would hide which one differs.
+    #[test]
+    fn every_case_has_its_own_name() {
+        let mut seen = std::collections::HashSet::new();
+        for case in cases() {
+            let name = format!("{} {}", case.algo, task_name(&case));
+            assert!(seen.insert(name.clone()), "{name}");
+        }
+    }
 }
