@@ -177,6 +177,7 @@ fn entries() -> Vec<Vec<u8>> {
         exactly: Some(7),
         have: vec![1, 2],
         patience_ms: 10,
+        bytes_per_s: None,
     };
     let follow = Follow {
         session: session.clone(),
