@@ -243,8 +243,13 @@ fn ape_x_inserts_and_learns_asynchronously() {
             assert_eq!(actor.end(), 0);
         }
         assert!(last(path, "Diagnostics/CumUpdates") > 10.0);
+        // All steps, but for those of the 6 environments whose return over 3 steps is not complete.
         let inserted = last(path, "Diagnostics/ReplaySize");
-        assert_eq!(inserted, last(path, "Diagnostics/CumSteps"));
+        let collected = last(path, "Diagnostics/CumSteps");
+        assert!(
+            (0.0..=12.0).contains(&(collected - inserted)),
+            "{inserted} of {collected}"
+        );
     }
 }
 
@@ -474,7 +479,7 @@ fn resumes_killed_learner(address: &str) {
     assert_eq!(places, 4);
 }
 
-/// At a free pace, with actors in processes of their own, CartPole is learned.
+/// Asynchronously, with actors in processes of their own, CartPole is learned.
 #[test]
 fn cart_pole_is_learned() {
     learns_cart_pole(HERE);
@@ -513,7 +518,7 @@ fn learns_cart_pole(address: &str) {
     assert!(log.contains("Solved"), "{log}");
 }
 
-/// A learner that cannot open another file because strangers connect neither ends nor spins, and serves
+/// A learner that cannot open another file because unauthenticated clients connect neither ends nor spins, and serves
 /// its actors when they are gone.
 #[test]
 fn too_many_connections_are_survived() {
@@ -524,14 +529,14 @@ fn too_many_connections_are_survived() {
     let (learner, join) = joinable(path, learner);
     let address: serde_json::Value = serde_json::from_str(&text(&join)).unwrap();
     let address = address["address"].as_str().unwrap().to_owned();
-    let strangers: Vec<_> = (0..100)
+    let clients: Vec<_> = (0..100)
         .map(|_| std::net::TcpStream::connect(&address).unwrap())
         .collect();
     let log = || text(only_run(path).unwrap().join("log.txt"));
     wait_for("the learner to notice", || {
         log().contains("Too many open files")
     });
-    drop(strangers);
+    drop(clients);
     let actors = actor(path, &join, "actors.txt", "2");
     assert_eq!(learner.end(), 0, "{}", text(path.join("learner.txt")));
     assert_eq!(actors.end(), 0);
