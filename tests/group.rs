@@ -464,6 +464,47 @@ fn a_failure_ends_all_learners_with_one_message() {
     assert!(said.contains("max_learner_losses"), "{said}");
 }
 
+/// A group whose actors are elsewhere learns what it learns with its own, bit for bit: with an actor
+/// process for each learner, and with one for both.
+#[test]
+fn a_group_with_remote_actors_is_the_same_group() {
+    for (algo, together) in [("impala", false), ("ppo", true)] {
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let more = ["steps=4000", "envs=4", "learners=2", "mode=threads"];
+        let mut args = train("CartPole-v1", algo, &more);
+        finish(here.path(), &args);
+        args.extend(["--listen", "127.0.0.1:0"]);
+        let path = there.path();
+        let learner = starling(path, "out.txt", &args);
+        let files = || {
+            let run = only_run(path)?;
+            let files = [run.join("join.json"), run.join("learners/1/join.json")];
+            files.iter().all(|file| file.exists()).then_some(files)
+        };
+        wait_for("both join files", || files().is_some());
+        let files = files().unwrap().map(|file| file.display().to_string());
+        let actor = |log: &str, files: &[String]| {
+            let threads = files.len().to_string();
+            let mut args = vec!["actor", "--threads", &threads];
+            files.iter().for_each(|file| args.extend(["--join", file]));
+            starling(path, log, &args)
+        };
+        let actors = match together {
+            true => vec![actor("actors.txt", &files)],
+            false => vec![actor("one.txt", &files[..1]), actor("two.txt", &files[1..])],
+        };
+        assert_eq!(learner.end(), 0, "{}", text(path.join("out.txt")));
+        for actor in actors {
+            assert_eq!(actor.end(), 0);
+        }
+        let (here, there) = (run_of(here.path()), run_of(path));
+        for learner in ["", "learners/1"] {
+            let (one, other) = (saved(&here.join(learner)), saved(&there.join(learner)));
+            assert!(one == other, "{algo} {learner}");
+        }
+    }
+}
+
 /// A learner of another process joins by the file, is refused without the token, and ends with the run.
 #[test]
 fn learners_elsewhere_join_by_the_file() {
@@ -489,7 +530,7 @@ fn learners_elsewhere_join_by_the_file() {
     );
     assert_eq!(stranger.end(), 1);
     let said = text(folder.path().join("strange.txt"));
-    assert!(said.contains("not the token"), "{said}");
+    assert!(said.contains("invalid token"), "{said}");
     let file = file.display().to_string();
     let other = starling(folder.path(), "other.txt", &["learner", "--join", &file]);
     assert_eq!(learner.end(), 0, "{}", text(folder.path().join("out.txt")));

@@ -9,8 +9,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use starling::record::{Table, checkpoint};
 use starling_testing::{
-    Process, SlurmCluster, SshServer, only_run, processes_in, signal, text, wait_for,
+    Process, SlurmCluster, SshServer, formations, only_run, processes_in, signal, text, wait_for,
 };
+
+#[path = "support/saved.rs"]
+mod support;
+use support::{saved, steps_of_saved};
 
 fn starling(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
@@ -82,7 +86,13 @@ impl Site {
 
     fn said(&self) -> String {
         let mut said = text(self.here().join("said.txt"));
-        for role in ["learner-0", "actor-0", "actor-1", "evaluator-0"] {
+        for role in [
+            "learner-0",
+            "learner-1",
+            "actor-0",
+            "actor-1",
+            "evaluator-0",
+        ] {
             let file = self.here().join("launch").join(format!("{role}.txt"));
             said += &format!("--- {role}\n{}", text(file));
         }
@@ -165,6 +175,62 @@ fn roles_are_started_over_ssh_and_kept_going() {
     let evaluated = Table::read(&run.join("eval.csv")).unwrap();
     assert!(!evaluated.column("env_steps").unwrap().is_empty());
     assert!(text(run.join("log.txt")).contains("joined: "));
+}
+
+/// Two learners of a group and two actors, one for each learner. A learner that is killed is started again
+/// and joins, learner 0 is resumed when it is killed, and in the end both have the same weights.
+#[test]
+fn a_group_of_learners_is_started_over_ssh() {
+    let Some(site) = Site::new("a_group_of_learners_is_started_over_ssh") else {
+        return;
+    };
+    let host = site.server.host();
+    let more = json!({
+        "learners": [{"host": host, "device": "cpu"}],
+        "actors": [{"host": host, "threads": 2, "count": 2}],
+        "program": env!("CARGO_BIN_EXE_starling"),
+    });
+    site.plan(100_000_000, &more);
+    // Both learners have their actors elsewhere.
+    let launch = site.launch();
+    wait_for("the first steps", || site.steps() > 4_000.0);
+    let run = site.run().unwrap();
+    let log = || text(run.join("log.txt"));
+    let groups = || formations(&log());
+    assert_eq!(groups()[0].1, [0, 1], "{}", site.said());
+    assert_eq!(site.running("actor").len(), 2, "{}", site.said());
+    let whole = |after: usize| {
+        wait_for("a group of two", || {
+            let all = groups();
+            all.len() > after && all.last().is_some_and(|(_, members)| members.len() == 2)
+        });
+        let before = site.steps();
+        wait_for("more steps", || site.steps() > before + 4_000.0);
+    };
+    let others = site.running("learner");
+    assert_eq!(others.len(), 1, "{}", site.said());
+    let before = groups().len();
+    signal(others[0], "KILL");
+    whole(before);
+    wait_for("a checkpoint", || {
+        checkpoint::latest(&run.join("checkpoints")).is_ok()
+    });
+    let before = groups().len();
+    for learner in site.running("train") {
+        signal(learner, "KILL");
+    }
+    whole(before);
+    launch.signal("INT");
+    assert_eq!(launch.end(), 130, "{}", site.said());
+    site.nothing_is_left();
+    let first = saved(&run);
+    let other = site.far().join("learner-1");
+    assert!(saved(&other) == first, "they differ");
+    assert_eq!(steps_of_saved(&other), steps_of_saved(&run));
+    for learner in [&run, &other] {
+        let log = text(learner.join("log.txt"));
+        assert!(log.contains("actors join at"), "{log}");
+    }
 }
 
 /// Ctrl-C ends all, with a checkpoint. A launcher that is killed takes all with it, too.
@@ -381,6 +447,44 @@ fn a_script_for_slurm_is_printed() {
     assert!(checked.success(), "{script}");
 }
 
+/// A plan for a group of learners.
+fn write_group(folder: &Path) {
+    let plan = "\
+run: {env: CartPole-v1, algo: ppo, preset: none, steps: 6000, threads: 1, envs: 4, device: cpu, torch_threads: 1}
+learner: {host: local, listen: '127.0.0.1:0', advertise: 127.0.0.1, learners_at: '127.0.0.1:0'}
+learners: [{host: local}]
+actors: [{host: local, count: 2, threads: 1}]
+";
+    std::fs::write(folder.join("group.yaml"), plan).unwrap();
+}
+
+/// The same for a group: each learner has its actor.
+#[test]
+fn the_script_of_a_group_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    write_group(path);
+    let program = env!("CARGO_BIN_EXE_starling");
+    let script = printed(path, "slurm", "group.yaml", &["--program", program]);
+    assert!(script.contains("learners=2"), "{script}");
+    let stand_in = "srun() { while [[ $1 == --* ]]; do shift; done; exec \"$@\"; }\n\
+                    scontrol() { echo 127.0.0.1; }\n";
+    std::fs::write(path.join("job.sh"), format!("{stand_in}{script}")).unwrap();
+    let mut command = Command::new("bash");
+    command.arg("job.sh").env("SLURM_SUBMIT_DIR", path);
+    command
+        .env("SLURM_JOB_ID", "7")
+        .env("SLURM_JOB_NODELIST", "n1");
+    let job = Process::start(command, path, "said.txt");
+    assert_eq!(job.end(), 0, "{}", text(path.join("said.txt")));
+    let said = text(path.join("said.txt"));
+    assert_eq!(said.matches("has place").count(), 2, "{said}");
+    let runs = path.join("starling-7/CartPole-v1/ppo");
+    let run = std::fs::read_dir(runs).unwrap().next().unwrap().unwrap();
+    let other = path.join("starling-7/learner-1");
+    assert!(saved(&run.path()) == saved(&other), "{said}");
+}
+
 /// Runs the script with shell functions in place of Slurm's commands: the learner starts, actors join
 /// with its file, and a requeued job resumes the run.
 #[test]
@@ -485,6 +589,23 @@ fn manifests_for_kubernetes_are_valid() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "5");
+    // A group: each learner has its pod, and its actors.
+    write_group(folder.path());
+    let group = printed(folder.path(), "kubernetes", "group.yaml", &[]);
+    for expected in [
+        "replicas: 2",
+        "join-1.json",
+        "learners.json",
+        "starling learner --rank",
+        "starling-run-learner-0.starling-run-learner:7788",
+    ] {
+        assert!(group.contains(expected), "{expected}: {group}");
+    }
+    let file_of_group = folder.path().join("group-all.yaml");
+    std::fs::write(&file_of_group, &group).unwrap();
+    let output = checked(&file_of_group);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
     // The check finds what is wrong.
     std::fs::write(&file, manifests.replace("replicas:", "replicsa:")).unwrap();
     assert!(!checked(&file).status.success());

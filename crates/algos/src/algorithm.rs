@@ -220,7 +220,7 @@ pub type Saved = BTreeMap<String, Array>;
 #[derive(Clone, Copy, Debug)]
 pub enum Batch<'a> {
     /// Rollouts of the same number of steps. In lockstep and with a fixed lag they are of all
-    /// environments of the run, in their order; at a free pace of any of them.
+    /// environments of the run, in their order; asynchronously of any of them.
     Rollouts(&'a [&'a Rollout]),
     /// Transitions drawn from a replay.
     Transitions(&'a TransitionBatch),

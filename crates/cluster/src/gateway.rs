@@ -10,6 +10,7 @@ mod service;
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -164,6 +165,12 @@ impl Gateway {
         }
     }
 
+    /// Says whether the run goes on when this link ends: then actors are not told that it has ended, and
+    /// try to reconnect to the learner that takes its place.
+    pub fn set_stays(&self, stays: bool) {
+        self.desk.stays.store(stays, Ordering::Relaxed);
+    }
+
     /// What was counted.
     pub fn counts(&self) -> Counts {
         self.desk.ledger.counts()
@@ -199,7 +206,8 @@ impl LearnerLink for Gateway {
 impl Drop for Listening {
     fn drop(&mut self) {
         self.desk.close();
-        if let (Some(runtime), Some(store)) = (&self.runtime, &self.store) {
+        let stays = self.desk.stays.load(Ordering::Relaxed);
+        if let (Some(runtime), Some(store), false) = (&self.runtime, &self.store, stays) {
             let told = runtime.block_on(timely(FAREWELL, store.set_closed()));
             if let Err(trouble) = told {
                 let reason = trouble.reason();
@@ -207,7 +215,7 @@ impl Drop for Listening {
             }
         }
         let began = Instant::now();
-        while self.desk.anybody() && began.elapsed() < FAREWELL {
+        while !stays && self.desk.anybody() && began.elapsed() < FAREWELL {
             std::thread::sleep(Duration::from_millis(5));
         }
         // The last words are on their way.

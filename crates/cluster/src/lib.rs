@@ -73,7 +73,7 @@ pub enum ClusterError {
         reason: String,
     },
     /// The learner is not there.
-    #[error("no learner answers at {address} for {seconds} s: {reason}")]
+    #[error("gave up reconnecting after {seconds} s: no learner answers at {address} ({reason})")]
     Unreachable {
         /// Its address.
         address: String,

@@ -453,7 +453,7 @@ impl Shared {
     }
 
     /// Notes that the learner does not answer. Returns whether that has been so for too long. All
-    /// threads look for it together, so that the time counts once.
+    /// threads try to reconnect together, so that the time counts once.
     fn is_missing(&self, reason: &str) -> bool {
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Missing {
@@ -466,7 +466,7 @@ impl Shared {
             missing.told = true;
             let (address, seconds) = (&self.address, limit.as_secs());
             tracing::warn!(
-                "no learner answers at {address} ({reason}): looking for it for {seconds} s"
+                "no learner answers at {address} ({reason}): trying to reconnect for {seconds} s"
             );
         }
         since > limit

@@ -116,7 +116,7 @@ fn forged_messages_of_a_group_are_survived() {
     let formation = Formation {
         generation: 3,
         members: vec![0, 1, 2],
-        furthest: 1,
+        most_advanced: 1,
         env_steps: 1000,
     };
     let answers = [
@@ -172,7 +172,9 @@ fn forged_messages_of_a_group_are_survived() {
             // A run that ended does not hear anything any more.
             1 => table = Table::new(3, u64::MAX),
             _ => {
-                (0..3).for_each(|rank| drop(table.sit(Some(rank), Box::new(|_| ()))));
+                for rank in 0..3 {
+                    let _ = table.sit(Some(rank), Box::new(|_| ()));
+                }
                 table.say(rank, word);
             }
         }

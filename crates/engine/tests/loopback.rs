@@ -183,7 +183,7 @@ fn a_run_with_actors_elsewhere_is_the_same_run() {
     }
 }
 
-/// At a free pace, from rollouts and from a replay.
+/// Asynchronously, from rollouts and from a replay.
 #[test]
 fn asynchronous_runs_work_with_actors_elsewhere() {
     let impala = json!({"algo": {"name": "impala"}, "asynchronous": true});

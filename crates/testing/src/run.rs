@@ -59,8 +59,8 @@ mod tests {
 
     #[test]
     fn groups_are_found_in_a_log() {
-        let log = "a line\nINFO the learners form a group generation=1 learners=[0, 1] furthest=0\n\
-                   INFO the learners form a group generation=2 learners=[0] furthest=0\n";
+        let log = "a line\nINFO the learners form a group generation=1 learners=[0, 1] most_advanced=0\n\
+                   INFO the learners form a group generation=2 learners=[0] most_advanced=0\n";
         assert_eq!(formations(log), [(1, vec![0, 1]), (2, vec![0])]);
     }
 }

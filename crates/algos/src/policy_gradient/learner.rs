@@ -13,7 +13,7 @@ use crate::{Batch, LearnError, Learner, Progress, Report, Saved};
 /// What all gradient steps report first; the norm of the gradient comes last.
 const TERMS: [&str; 4] = ["loss", "policy_loss", "value_loss", "entropy"];
 
-/// Batches of this many widths keep their memory and their recordings: at a free pace, rollouts of
+/// Batches of this many widths keep their memory and their recordings: asynchronously, rollouts of
 /// actors with different numbers of environments come in any mixture.
 const WIDTHS: usize = 4;
 

@@ -4,8 +4,9 @@ use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
-use crate::cluster::{Fleet, run_actors};
+use crate::cluster::{Fleet, Line, run_actors};
 
+use super::Usage;
 use super::joining::{Joining, configure};
 use super::numbers::at_least_one;
 
@@ -23,18 +24,44 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let (line, stop) = args.joining.open("actor")?;
+    let (lines, stop) = args.joining.open("actor")?;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = args.threads.map_or(cores, |threads| threads as usize);
-    let central = args.central.then_some(threads);
-    let fleet = match args.central {
-        true => Fleet::Central,
-        false => Fleet::Threads(threads),
+    if threads < lines.len() {
+        let text = format!(
+            "{threads} threads cannot serve {} learners: give --threads at least as many",
+            lines.len()
+        );
+        return Err(Usage(text).into());
+    }
+    let serve = |line: &Line, threads: usize| {
+        let fleet = match args.central {
+            true => Fleet::Central,
+            false => Fleet::Threads(threads),
+        };
+        let served = run_actors(line, fleet, &stop, |settings| {
+            let central = args.central.then_some(threads);
+            configure(settings, args.joining.device.as_deref(), central)
+        });
+        // A process that fails for one learner ends for all.
+        served.inspect_err(|_| stop.store(true, Ordering::Relaxed))
     };
-    run_actors(&line, fleet, &stop, |settings| {
-        configure(settings, args.joining.device.as_deref(), central)
-    })?;
-    Ok(match stop.load(Ordering::Relaxed) && !line.is_closed() {
+    let ended: Vec<_> = std::thread::scope(|scope| {
+        let (each, more) = (threads / lines.len(), threads % lines.len());
+        let serving = lines.iter().enumerate().map(|(at, line)| {
+            let (serve, threads) = (&serve, each + usize::from(at < more));
+            scope.spawn(move || serve(line, threads))
+        });
+        let serving: Vec<_> = serving.collect();
+        let ended = serving.into_iter().map(|thread| match thread.join() {
+            Ok(ended) => ended.map_err(anyhow::Error::from),
+            Err(_) => Err(anyhow::anyhow!("a thread panicked")),
+        });
+        ended.collect()
+    });
+    ended.into_iter().collect::<anyhow::Result<()>>()?;
+    let closed = lines.iter().all(Line::is_closed);
+    Ok(match stop.load(Ordering::Relaxed) && !closed {
         true => 130.into(),
         false => ExitCode::SUCCESS,
     })

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::cluster::run_evaluator;
 
+use super::Usage;
 use super::joining::{Joining, configure};
 
 #[derive(clap::Args)]
@@ -14,8 +15,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let (line, stop) = args.joining.open("evaluator")?;
-    run_evaluator(&line, &stop, |settings| {
+    let (lines, stop) = args.joining.open("evaluator")?;
+    // Learner 0 of a group has the evaluations.
+    let [line] = &lines[..] else {
+        return Err(Usage("an evaluator takes one join file".into()).into());
+    };
+    run_evaluator(line, &stop, |settings| {
         configure(settings, args.joining.device.as_deref(), None)
     })?;
     Ok(match stop.load(Ordering::Relaxed) && !line.is_closed() {

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::cluster::{Identity, Lead, Options};
+use crate::cluster::{Identity, JoinFile, Lead, Options};
 use crate::engine::group::{Table, Word};
 use crate::engine::{CollectiveLibrary, Seat};
 use crate::record::{Error, RunFolder};
 use crate::{EngineError, RunConfig, Training};
 
-use super::listen::{Listen, bind, reachable, with_port};
+use super::listen::{self, Listen, bind, reachable, with_port};
 use super::{Usage, caller, mpi};
 
 /// What `starling learner` reads, in the run's folder.
@@ -45,6 +45,9 @@ pub(super) struct Others {
     /// learner`, instead of starting them on this machine: 0.0.0.0:7788
     #[arg(long, value_name = "ADDRESS")]
     learners_at: Option<String>,
+    /// Also write a copy of the join file of the learners to this path
+    #[arg(long, value_name = "FILE", requires = "learners_at")]
+    learners_file: Option<PathBuf>,
 }
 
 impl Others {
@@ -59,9 +62,9 @@ impl Others {
                 }
             };
         }
-        if listen.is_given() {
-            let text = "--listen needs learners=1: the actors of a group of learners are in their \
-                        processes";
+        if listen.is_given() && config.settings.collective == CollectiveLibrary::Mpi {
+            let text = "--listen needs collective=gloo or nccl: with MPI, the actors of a learner are in \
+                        its process";
             return Err(Usage(text.into()).into());
         }
         let beside = match (config.settings.collective, &self.learners_at) {
@@ -80,6 +83,7 @@ impl Others {
         training: Training,
         folder: &RunFolder,
         resumed_at: Option<u64>,
+        listen: &Listen,
         say: impl Fn(&str),
     ) -> anyhow::Result<(Training, Option<Processes>)> {
         let settings = training.config().settings.clone();
@@ -87,9 +91,9 @@ impl Others {
             return Ok((training, None));
         }
         let (join, key) = (folder.path().join(JOIN_FILE), folder.path().join(KEY_FILE));
-        let identity = match Identity::read(&join, &key)? {
-            Some(identity) => identity,
-            None => Identity::new(true)?,
+        let identity = match (listen.identity()?, Identity::read(&join, &key)?) {
+            (Some(identity), _) | (None, Some(identity)) => identity,
+            (None, None) => Identity::new(true)?,
         };
         let listener = bind(self.learners_at.as_deref().unwrap_or(HERE), &join)?;
         let at = listener.local_addr()?;
@@ -106,6 +110,14 @@ impl Others {
             options,
         )?;
         identity.write(with_port(&host, at.port()), &join, &key)?;
+        if let Some(copy) = &self.learners_file {
+            JoinFile::read(&join)?.write(copy)?;
+        }
+        if listen.is_launched() {
+            let run = folder.path().display().to_string();
+            let file = JoinFile::read(&join)?;
+            say!("{}", serde_json::json!({"run": run, "learners": file}));
+        }
         let table = lead.table();
         let by_mpi = settings.collective == CollectiveLibrary::Mpi;
         let processes = match self.learners_at {
@@ -114,20 +126,37 @@ impl Others {
                 None
             }
             None => {
+                let ranks = 1..settings.learners;
                 let start = Start {
-                    program: std::env::current_exe().context("where is this program?")?,
+                    program: std::env::current_exe()
+                        .context("cannot find the path of the running program")?,
                     folder: folder.path().to_owned(),
                     join,
                     learners: settings.learners,
+                    listen: ranks
+                        .clone()
+                        .map(|rank| listen.arguments_of(rank))
+                        .collect(),
                 };
+                for rank in ranks.filter(|_| listen.is_given()) {
+                    let join = learner_folder(folder.path(), rank).join(listen::JOIN_FILE);
+                    say(&format!(
+                        "  {} actor --join {}",
+                        caller::name(),
+                        caller::path(&join)
+                    ));
+                }
                 let losses = settings.max_learner_losses;
                 Some(Processes::start(start, table, losses)?)
             }
             Some(_) => {
                 tracing::info!("learners join at {}", SocketAddr::new(address, at.port()));
+                let others = match settings.learners - 1 {
+                    1 => "1 learner".to_owned(),
+                    others => format!("{others} learners"),
+                };
                 say(&format!(
-                    "waiting for {} learners at {host}:{}; start them with:",
-                    settings.learners - 1,
+                    "waiting for {others} at {host}:{}; start with:",
                     at.port()
                 ));
                 say(&format!(
@@ -189,6 +218,8 @@ struct Start {
     folder: PathBuf,
     join: PathBuf,
     learners: usize,
+    /// How each of them listens for its actors.
+    listen: Vec<Vec<String>>,
 }
 
 impl Start {
@@ -206,6 +237,7 @@ impl Start {
             .arg(&self.join)
             .arg("--folder")
             .arg(folder)
+            .args(self.listen.get(rank - 1).into_iter().flatten())
             // Ctrl-C goes only to learner 0, which tells the others.
             .process_group(0)
             .stdin(Stdio::null())

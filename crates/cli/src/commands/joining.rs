@@ -21,9 +21,10 @@ pub(super) const JOIN: &str = "STARLING_JOIN";
 #[derive(clap::Args)]
 pub(super) struct Joining {
     /// Join file that `train --listen` wrote into the folder of its run [env: STARLING_JOIN, which
-    /// may also hold the content of the file]
+    /// may also hold the content of the file]. An actor may serve several learners of a group: give
+    /// this once for each of them
     #[arg(long, value_name = "FILE")]
-    join: Option<PathBuf>,
+    join: Vec<PathBuf>,
     /// Device of the policy: auto, cpu, cuda:0 [default: cpu if the run uses the CPU, otherwise auto]
     #[arg(long, value_parser = devices(), hide_possible_values = true)]
     pub(super) device: Option<String>,
@@ -40,17 +41,20 @@ pub(super) struct Joining {
 }
 
 impl Joining {
-    /// A line to the learner, and a flag that says that this process is to end.
-    pub(super) fn open(&self, who: &str) -> anyhow::Result<(Line, Arc<AtomicBool>)> {
+    /// A line to each learner, and a flag that says that this process is to end.
+    pub(super) fn open(&self, who: &str) -> anyhow::Result<(Vec<Line>, Arc<AtomicBool>)> {
         signals::end_with(self.end_with)?;
-        let join = self.read()?;
+        let joins = self.read()?;
         tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
             .with_ansi(false)
             .with_target(false)
             .log_internal_errors(false)
             .init();
-        if !join.is_encrypted() && !join.is_near() {
+        if joins
+            .iter()
+            .any(|join| !join.is_encrypted() && !join.is_near())
+        {
             tracing::warn!("nothing between this {who} and its learner is encrypted");
         }
         let stop = signals::stop_flag(|_| note!("leaving the run"))?;
@@ -61,25 +65,34 @@ impl Joining {
             reconnect: Duration::from_secs(self.reconnect_seconds),
             ..Options::default()
         };
-        Ok((Line::new(&join, options)?, stop))
+        let lines = joins.iter().map(|join| Line::new(join, options));
+        Ok((lines.collect::<Result<_, _>>()?, stop))
     }
 
-    fn read(&self) -> anyhow::Result<JoinFile> {
+    fn read(&self) -> anyhow::Result<Vec<JoinFile>> {
         if self.launched.is_some() {
-            let mut line = String::new();
-            std::io::stdin().lock().read_line(&mut line)?;
-            return Ok(JoinFile::find(&line)?);
+            return Ok(vec![from_launcher()?]);
         }
         // The content is a secret, and other users see the arguments of a process.
-        match (&self.join, std::env::var(JOIN)) {
-            (Some(path), _) => Ok(JoinFile::read(path)?),
-            (None, Ok(given)) => Ok(JoinFile::find(&given)?),
-            (None, Err(_)) => {
+        match (&self.join[..], std::env::var(JOIN)) {
+            ([], Ok(given)) => Ok(vec![JoinFile::find(&given)?]),
+            ([], Err(_)) => {
                 let text = format!("give the join file of a run with --join or {JOIN}");
                 Err(Usage(text).into())
             }
+            (paths, _) => {
+                let read = paths.iter().map(|path| JoinFile::read(path));
+                Ok(read.collect::<Result<_, _>>()?)
+            }
         }
     }
+}
+
+/// The join file that `starling launch` writes to the standard input of a process.
+pub(super) fn from_launcher() -> anyhow::Result<JoinFile> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    Ok(JoinFile::find(&line)?)
 }
 
 /// Installs what the environment of these settings needs.

@@ -12,7 +12,8 @@ use crate::engine::group::{Assembly as _, GroupError, Word};
 use crate::record::{Error, RunFolder};
 use crate::{EngineError, RunConfig, Training};
 
-use super::joining::{JOIN, ensure_installed};
+use super::joining::{self, JOIN, ensure_installed};
+use super::listen::Listen;
 use super::numbers::at_least_one;
 use super::train::{devices, write_log};
 use super::{Usage, group, signals};
@@ -41,11 +42,15 @@ pub(super) struct Args {
     /// Stop when this process, which started the program, ends
     #[arg(long, value_name = "PID", hide = true)]
     end_with: Option<u32>,
+    /// Actors of this learner
+    #[command(flatten)]
+    listen: Listen,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     signals::end_with(args.end_with)?;
     let join = match (&args.join, std::env::var(JOIN)) {
+        (None, _) if args.listen.is_launched() => joining::from_launcher()?,
         (Some(path), _) => JoinFile::read(path)?,
         (None, Ok(given)) => JoinFile::find(&given)?,
         (None, Err(_)) => {
@@ -54,6 +59,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let stop = signals::stop_flag(|_| note!("leaving the group"))?;
+    args.listen.obey(&stop)?;
     let mut logs = false;
     loop {
         let ended = learn(&args, &join, &stop, &mut logs);
@@ -69,8 +75,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 tracing::warn!("learner 0 is gone: {reason}");
                 note!("learner 0 does not answer; trying to reach it again");
             }
-            Err(Trouble::Engine(error)) => return Err(error.into()),
-            Err(Trouble::Cluster(error)) => return Err(error.into()),
+            Err(trouble) => return Err(trouble.into()),
             Ok(true) => return Ok(ExitCode::SUCCESS),
             Ok(false) => return Ok(130.into()),
         }
@@ -92,18 +97,39 @@ pub(super) fn follow(
         reconnect_seconds: 60,
         beside: beside as u64,
         end_with: None,
+        listen: Listen::none(),
     };
     let _signals = signals::stop_flag(|_| ())?;
     match learn(&args, join, &AtomicBool::new(false), &mut false) {
         Ok(ended) => Ok(ended),
-        Err(Trouble::Engine(error)) => Err(error.into()),
-        Err(Trouble::Cluster(error)) => Err(error.into()),
+        Err(trouble) => Err(trouble.into()),
     }
 }
 
 enum Trouble {
     Engine(EngineError),
     Cluster(ClusterError),
+    Here(anyhow::Error),
+}
+
+impl Trouble {
+    fn text(&self) -> String {
+        match self {
+            Trouble::Engine(error) => error.to_string(),
+            Trouble::Cluster(error) => error.to_string(),
+            Trouble::Here(error) => format!("{error:#}"),
+        }
+    }
+}
+
+impl From<Trouble> for anyhow::Error {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Engine(error) => error.into(),
+            Trouble::Cluster(error) => error.into(),
+            Trouble::Here(error) => error,
+        }
+    }
 }
 
 impl From<EngineError> for Trouble {
@@ -141,19 +167,30 @@ fn learn(
         Some(path) => path.clone(),
         None => PathBuf::from(format!("learner-{}", invitation.rank)),
     };
-    let training = begin(args, &path, &invitation, logs);
+    let training = begin(args, &path, &invitation, logs).and_then(|(training, folder)| {
+        let opened = args
+            .listen
+            .open(training, &folder, |line| tracing::info!("{line}"));
+        let (training, gateway) = opened.map_err(Trouble::Here)?;
+        Ok((training, gateway, folder))
+    });
     // The folder is locked for as long as it is used.
-    let (training, _folder) = training.inspect_err(|trouble| {
-        let reason = match trouble {
-            Trouble::Engine(error) => error.to_string(),
-            Trouble::Cluster(error) => error.to_string(),
-        };
+    let (training, gateway, _folder) = training.inspect_err(|trouble| {
         // If learner 0 is gone, there is nobody to tell.
-        let _ = follower.say(Word::Failed(reason));
+        let _ = follower.say(Word::Failed(trouble.text()));
     })?;
-    Ok(training
-        .with_group(Box::new(follower))?
-        .run_in_group(stop)?)
+    // Only the end of the run ends its actors.
+    let stays = |stays| gateway.iter().for_each(|gateway| gateway.set_stays(stays));
+    stays(true);
+    let ended = training
+        .with_group(Box::new(follower))
+        .and_then(|training| training.run_in_group(stop));
+    let goes_on = matches!(
+        ended,
+        Ok(false) | Err(EngineError::Group(GroupError::Away(_)))
+    );
+    stays(goes_on);
+    Ok(ended?)
 }
 
 /// A learner from the checkpoint at which the run continues, or a new one.

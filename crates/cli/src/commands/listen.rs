@@ -18,7 +18,7 @@ use crate::{RunConfig, Training};
 use super::{Usage, caller, signals};
 
 /// What `starling actor` reads, in the run's folder.
-const JOIN_FILE: &str = "join.json";
+pub(super) const JOIN_FILE: &str = "join.json";
 /// The certificate's key.
 const KEY_FILE: &str = "join.key";
 
@@ -57,11 +57,11 @@ pub(super) struct Listen {
     join_file: Option<PathBuf>,
     /// Folder with a join.json and its join.key to use instead of creating a token and a certificate,
     /// such as a mounted secret
-    #[arg(long, value_name = "DIR", requires = "listen")]
+    #[arg(long, value_name = "DIR")]
     identity: Option<PathBuf>,
-    /// Print the join file on standard output, and stop when standard input ends or nothing was read
-    /// from it for so long; for `starling launch`
-    #[arg(long, value_name = "SECONDS", hide = true, value_parser = signals::heartbeat_timeout, requires = "listen")]
+    /// Print join files on standard output, and stop when standard input ends or nothing was read from
+    /// it for so long; for `starling launch`
+    #[arg(long, value_name = "SECONDS", hide = true, value_parser = signals::heartbeat_timeout)]
     launched: Option<Duration>,
 }
 
@@ -73,6 +73,19 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl Listen {
+    /// For a learner without remote actors.
+    pub(super) fn none() -> Self {
+        Self {
+            listen: None,
+            advertise: None,
+            insecure: false,
+            lease_seconds: 15.0,
+            join_file: None,
+            identity: None,
+            launched: None,
+        }
+    }
+
     /// Stops the run when the launcher that started it is gone.
     pub(super) fn obey(&self, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
         match self.launched {
@@ -98,6 +111,64 @@ impl Listen {
     /// Whether the run has remote actors.
     pub(super) fn is_given(&self) -> bool {
         self.listen.is_some()
+    }
+
+    /// Whether `starling launch` started this process.
+    pub(super) fn is_launched(&self) -> bool {
+        self.launched.is_some()
+    }
+
+    /// The same for another learner of the same machine, which has its own actors: at the next ports, or
+    /// at any.
+    pub(super) fn arguments_of(&self, rank: usize) -> Vec<String> {
+        let Some(listen) = &self.listen else {
+            return Vec::new();
+        };
+        let shifted = |address: &str| match address.rsplit_once(':') {
+            Some((host, port)) => match port.parse::<u16>() {
+                Ok(port @ 1..) => format!("{host}:{}", usize::from(port) + rank),
+                _ => address.to_owned(),
+            },
+            None => address.to_owned(),
+        };
+        let redis = listen.contains("://");
+        let mut arguments = vec!["--listen".to_owned()];
+        arguments.push(if redis {
+            listen.clone()
+        } else {
+            shifted(listen)
+        });
+        if let Some(host) = &self.advertise {
+            let bare = host.parse::<std::net::Ipv6Addr>().is_ok();
+            let host = if redis || bare {
+                host.clone()
+            } else {
+                shifted(host)
+            };
+            arguments.extend(["--advertise".to_owned(), host]);
+        }
+        if self.insecure {
+            arguments.push("--insecure".into());
+        }
+        arguments.push(format!("--lease-seconds={}", self.lease_seconds));
+        if let Some(folder) = &self.identity {
+            arguments.extend(["--identity".to_owned(), folder.display().to_string()]);
+        }
+        if let Some(copy) = &self.join_file {
+            let copy = format!("{}.{rank}", copy.display());
+            arguments.extend(["--join-file".to_owned(), copy]);
+        }
+        arguments
+    }
+
+    /// The token and certificate that were given, such as a mounted secret.
+    pub(super) fn identity(&self) -> anyhow::Result<Option<Identity>> {
+        let Some(folder) = &self.identity else {
+            return Ok(None);
+        };
+        let (join, key) = (folder.join(JOIN_FILE), folder.join(KEY_FILE));
+        let missing = || Usage(format!("there is no {}", join.display()));
+        Ok(Some(Identity::read(&join, &key)?.ok_or_else(missing)?))
     }
 
     /// The same for a resumed run that had no remote actors before.
@@ -177,14 +248,7 @@ impl Listen {
         settings: &Value,
     ) -> anyhow::Result<(Gateway, String)> {
         let key = join.with_file_name(KEY_FILE);
-        let given = match &self.identity {
-            Some(folder) => {
-                let (join, key) = (folder.join(JOIN_FILE), folder.join(KEY_FILE));
-                let missing = || Usage(format!("there is no {}", join.display()));
-                Some(Identity::read(&join, &key)?.ok_or_else(missing)?)
-            }
-            None => None,
-        };
+        let given = self.identity()?;
         let before = Identity::read(join, &key)?;
         let identity = match given.or(before) {
             // Actors that joined an earlier start of the run can continue.
@@ -313,6 +377,44 @@ pub(super) fn reachable(at: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Learners of one machine listen at ports of their own.
+    #[test]
+    fn other_learners_listen_elsewhere() {
+        let of = |listen: &str, advertise: Option<&str>| {
+            let listen = Listen {
+                listen: Some(listen.into()),
+                advertise: advertise.map(str::to_owned),
+                insecure: false,
+                lease_seconds: 2.0,
+                join_file: Some("join".into()),
+                identity: None,
+                launched: None,
+            };
+            listen.arguments_of(2).join(" ")
+        };
+        let rest = "--lease-seconds=2 --join-file join.2";
+        for (listen, advertise, expected) in [
+            ("127.0.0.1:0", None, "127.0.0.1:0"),
+            (
+                "0.0.0.0:7777",
+                Some("gpu1"),
+                "0.0.0.0:7779 --advertise gpu1",
+            ),
+            (
+                "[::]:7777",
+                Some("gpu1:80"),
+                "[::]:7779 --advertise gpu1:82",
+            ),
+            (
+                "redis://a:6379",
+                Some("b:1"),
+                "redis://a:6379 --advertise b:1",
+            ),
+        ] {
+            assert_eq!(of(listen, advertise), format!("--listen {expected} {rest}"));
+        }
+    }
 
     #[test]
     fn an_advertised_address_may_have_a_port() {

@@ -73,7 +73,7 @@ impl World {
     /// Learns until the run ends.
     pub(super) fn follow(mut self) -> anyhow::Result<ExitCode> {
         let mut bytes = Vec::new();
-        self.0.hand_around(&mut bytes, 0)?;
+        self.0.broadcast_bytes(&mut bytes, 0)?;
         let Invitation { join, run } = serde_json::from_slice(&bytes)?;
         let join = JoinFile::find(&join)?;
         let rank = self.0.rank();
@@ -100,7 +100,7 @@ pub(super) fn invite(join: &Path, run: &Path) -> anyhow::Result<()> {
         run: std::fs::canonicalize(run)?,
     };
     let mut bytes = serde_json::to_vec(&invitation)?;
-    Ok(Mpi::join(START)?.hand_around(&mut bytes, 0)?)
+    Ok(Mpi::join(START)?.broadcast_bytes(&mut bytes, 0)?)
 }
 
 /// Learners that share the cores of this machine.

@@ -227,9 +227,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         .open(training, &folder, |line| progress.say(line))?;
     let training = training.with_checkpoints_on_request(asked);
     let evaluator = OwnEvaluator::start(&training, &folder)?;
-    let (training, learners) = args
-        .others
-        .gather(training, &folder, None, |line| progress.say(line))?;
+    let (training, learners) =
+        args.others
+            .gather(training, &folder, None, &args.listen, |line| {
+                progress.say(line)
+            })?;
     let outcome = training.run(&stop, args.stop_after, &mut progress);
     // Actors, evaluators and other learners are told that the run has ended.
     drop((gateway, evaluator, learners));

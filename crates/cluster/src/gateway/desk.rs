@@ -30,6 +30,8 @@ pub(crate) struct Desk {
     closed: watch::Sender<bool>,
     /// Whether actors can reach the learner, as far as that is known.
     reachable: AtomicBool,
+    /// Whether the run goes on without this link.
+    pub(super) stays: AtomicBool,
 }
 
 impl Desk {
@@ -40,10 +42,14 @@ impl Desk {
             settings: settings.to_string(),
             closed: watch::Sender::new(false),
             reachable: AtomicBool::new(true),
+            stays: AtomicBool::new(false),
         }
     }
 
     pub(super) fn close(&self) {
+        if self.stays.load(Ordering::Relaxed) {
+            return;
+        }
         // In this order, so that threads that wake up find the run closed.
         self.ledger.close();
         if let Some(evaluations) = &self.ledger.terms().evaluations {

@@ -56,7 +56,7 @@ impl Service<http::Request<Body>> for Calls {
         let token = request.headers().get(AUTHORIZATION);
         if !token.is_some_and(|token| self.identity.accepts(token.as_bytes())) {
             desk.ledger.refuse();
-            let refused = Status::unauthenticated("this is not the token of the run");
+            let refused = Status::unauthenticated("invalid token");
             return Box::pin(async move { Ok(refused.into_http()) });
         }
         Known::note(&request);

@@ -206,7 +206,7 @@ impl Service<http::Request<Body>> for Calls {
         let host = Arc::clone(&self.0);
         let token = request.headers().get(AUTHORIZATION);
         if !token.is_some_and(|token| host.identity.accepts(token.as_bytes())) {
-            let refused = Status::unauthenticated("this is not the token of the run");
+            let refused = Status::unauthenticated("invalid token");
             return Box::pin(async move { Ok(refused.into_http()) });
         }
         Known::note(&request);

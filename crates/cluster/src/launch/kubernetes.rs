@@ -1,14 +1,15 @@
-//! Manifests for Kubernetes: a StatefulSet of one learner, a Deployment for each group of the others,
+//! Manifests for Kubernetes: a StatefulSet of the learners, a Deployment for each group of the others,
 //! a Service, and a Secret with the join file.
 
 use serde_json::{Value, json};
 
 use super::program::quoted;
-use super::{Kind, LaunchError, Plan};
+use super::{Kind, LaunchError, Plan, Role};
 use crate::Identity;
 
-/// The port of the learner in its pod.
+/// The ports of a learner in its pod: for actors, and for other learners.
 const PORT: u16 = 7777;
+const GROUP_PORT: u16 = 7788;
 
 /// How long a pod may take to end: the learner writes a checkpoint.
 const GRACE_S: u32 = 120;
@@ -27,9 +28,26 @@ pub fn manifests(plan: &Plan) -> Result<Vec<Value>, LaunchError> {
     let learner = format!("{name}-learner");
     let identity = Identity::new(!plan.insecure);
     let identity = identity.map_err(|error| LaunchError::Here(error.to_string()))?;
-    let join = serde_json::to_string(&identity.join_file(format!("{learner}:{PORT}")));
-    let join = join.map_err(|error| LaunchError::Here(error.to_string()))?;
-    let mut secret = json!({ "join.json": join });
+    let (learners, actors) = (plan.count_learners()?, plan.has_remote(Kind::Actor));
+    let listens = actors || plan.has_remote(Kind::Evaluator);
+    let file = |address: String| {
+        let join = serde_json::to_string(&identity.join_file(address));
+        join.map_err(|error| LaunchError::Here(error.to_string()))
+    };
+    // A pod of several has a name of its own.
+    let pod = |number: &str| match learners {
+        1 => learner.clone(),
+        _ => format!("{learner}-{number}.{learner}"),
+    };
+    let mut secret = json!({});
+    for number in 0..learners {
+        let address = format!("{}:{PORT}", pod(&number.to_string()));
+        secret[join_file(number)] = json!(file(address)?);
+    }
+    if learners > 1 {
+        let address = format!("{}:{GROUP_PORT}", pod("0"));
+        secret["learners.json"] = json!(file(address)?);
+    }
     if let Some((_, key)) = &identity.tls {
         secret["join.key"] = json!(key);
     }
@@ -43,15 +61,33 @@ pub fn manifests(plan: &Plan) -> Result<Vec<Value>, LaunchError> {
         true => " --insecure",
         false => "",
     };
+    let listen = |number: &str| {
+        let pod = pod(number);
+        format!(" --listen 0.0.0.0:{PORT} --advertise \"{pod}\"{insecure}")
+    };
     // A restarted pod resumes the run.
-    let script = format!(
+    let mut script = format!(
         "newest=$(ls -d runs/*/*/*/checkpoints/[0-9]* 2>/dev/null | tail -n 1); \
          if [ -n \"$newest\" ]; then set -- resume \"${{newest%/checkpoints/*}}\"; \
          else set -- {}; fi; \
-         exec starling \"$@\" --quiet --listen 0.0.0.0:{PORT} --advertise {learner} \
-         --identity /join{insecure}",
+         exec starling \"$@\" --quiet --identity /join",
         train.join(" ")
     );
+    if listens {
+        script += &listen("0");
+    }
+    if learners > 1 {
+        script += &format!(" --learners-at 0.0.0.0:{GROUP_PORT}");
+        let other = match actors {
+            true => listen("$rank"),
+            false => String::new(),
+        };
+        script = format!(
+            "rank=${{HOSTNAME##*-}}; if [ \"$rank\" -gt 0 ]; then \
+             exec starling learner --rank \"$rank\" --folder learner --join /join/learners.json \
+             --identity /join{other}; fi; {script}"
+        );
+    }
     let kubernetes = &plan.kubernetes;
     let mut limits = json!({"memory": kubernetes.learner_memory});
     if kubernetes.learner_gpus > 0 {
@@ -72,7 +108,12 @@ pub fn manifests(plan: &Plan) -> Result<Vec<Value>, LaunchError> {
             "spec": {
                 "clusterIP": "None",
                 "selector": labels("learner"),
-                "ports": [{"name": "grpc", "port": PORT}],
+                "ports": [
+                    {"name": "grpc", "port": PORT},
+                    {"name": "group", "port": GROUP_PORT},
+                ],
+                // Learners find each other before they are ready.
+                "publishNotReadyAddresses": true,
             },
         }),
         json!({
@@ -81,7 +122,8 @@ pub fn manifests(plan: &Plan) -> Result<Vec<Value>, LaunchError> {
             "metadata": {"name": learner, "labels": labels("learner")},
             "spec": {
                 "serviceName": learner,
-                "replicas": 1,
+                "replicas": learners,
+                "podManagementPolicy": "Parallel",
                 "selector": {"matchLabels": labels("learner")},
                 "template": {
                     "metadata": {"labels": labels("learner")},
@@ -131,16 +173,27 @@ pub fn manifests(plan: &Plan) -> Result<Vec<Value>, LaunchError> {
             },
         }),
     ];
-    let mut groups: Vec<(Kind, Vec<String>, usize)> = Vec::new();
-    for role in plan.roles()? {
-        let same = |group: &&mut (Kind, Vec<String>, usize)| group.1 == role.arguments;
-        match groups.iter_mut().find(same) {
-            Some((_, _, count)) => *count += 1,
-            None if role.kind == Kind::Learner => {}
-            None => groups.push((role.kind, role.arguments, 1)),
+    if !actors {
+        // Nothing listens in the pods of the other learners.
+        let pod = &mut all[2]["spec"]["template"]["spec"]["containers"][0];
+        if let Some(pod) = pod.as_object_mut() {
+            pod.remove("startupProbe");
+            pod.remove("livenessProbe");
         }
     }
-    for (number, (kind, arguments, count)) in groups.into_iter().enumerate() {
+    let mut groups: Vec<(Role, usize)> = Vec::new();
+    for role in plan.roles()? {
+        let same = |(one, _): &&mut (Role, usize)| {
+            (&one.arguments, one.serves) == (&role.arguments, role.serves)
+        };
+        match groups.iter_mut().find(same) {
+            Some((_, count)) => *count += 1,
+            None if role.kind == Kind::Learner => {}
+            None => groups.push((role, 1)),
+        }
+    }
+    for (number, (one, count)) in groups.into_iter().enumerate() {
+        let (kind, arguments, serves) = (one.kind, one.arguments, one.serves);
         let role = format!("{}-{number}", kind.name());
         let words: Vec<String> = std::iter::once("starling".to_owned())
             .chain(arguments)
@@ -164,7 +217,7 @@ pub fn manifests(plan: &Plan) -> Result<Vec<Value>, LaunchError> {
                                 "name": "STARLING_JOIN",
                                 "valueFrom": {"secretKeyRef": {
                                     "name": format!("{name}-join"),
-                                    "key": "join.json",
+                                    "key": join_file(serves),
                                 }},
                             }],
                             "resources": {
@@ -183,6 +236,14 @@ pub fn manifests(plan: &Plan) -> Result<Vec<Value>, LaunchError> {
         }
     }
     Ok(all)
+}
+
+/// The key of the Secret with the join file for actors of a learner.
+fn join_file(learner: usize) -> String {
+    match learner {
+        0 => "join.json".to_owned(),
+        learner => format!("join-{learner}.json"),
+    }
 }
 
 /// A name as Kubernetes takes it.

@@ -17,6 +17,9 @@ pub struct Plan {
     pub name: String,
     /// Where the learner runs.
     pub learner: Learner,
+    /// Where the other learners of a group run.
+    #[serde(default)]
+    pub learners: Vec<Group>,
     /// Where actors run.
     #[serde(default)]
     pub actors: Vec<Group>,
@@ -69,6 +72,10 @@ pub struct Learner {
     /// The learner's name or address as actors reach it.
     #[serde(default)]
     pub advertise: Option<String>,
+    /// Where it listens for other learners [127.0.0.1:0 if everything is on this machine, else
+    /// 0.0.0.0:7788].
+    #[serde(default)]
+    pub learners_at: Option<String>,
     /// Its device.
     #[serde(default)]
     pub device: Option<String>,
@@ -231,6 +238,15 @@ pub struct Role {
     pub host: Host,
     /// Its arguments; a learner's are those of `train`.
     pub arguments: Vec<String>,
+    /// The learner whose join file it gets.
+    pub serves: usize,
+}
+
+impl Role {
+    /// Whether it is learner 0, which is the run.
+    pub fn leads(&self) -> bool {
+        self.kind == Kind::Learner && self.number == 0
+    }
 }
 
 /// Processes that a plan may have.
@@ -264,9 +280,6 @@ impl Plan {
         let learner = learners
             .next()
             .ok_or_else(|| wrong("no line has the job 'learner'"))?;
-        if learners.next().is_some() {
-            return Err(wrong("several lines have the job 'learner'; a run has one"));
-        }
         let group = |row: &hosts::Row| Group {
             host: row.host.to_string(),
             count: 1,
@@ -282,6 +295,7 @@ impl Plan {
                 "advertise": (learner.host != Host::Local).then(|| learner.host.name().to_owned()),
                 "device": learner.device,
             },
+            "learners": learners.map(group).collect::<Vec<_>>(),
             "actors": of("actor").map(group).collect::<Vec<_>>(),
             "evaluators": of("evaluator").map(group).collect::<Vec<_>>(),
         });
@@ -298,21 +312,33 @@ impl Plan {
             number: 0,
             host: Host::parse(&self.learner.host)?,
             arguments: self.train_arguments()?,
+            serves: 0,
         }];
+        let learners = self.count_learners()?;
         let groups = [
+            (Kind::Learner, &self.learners),
             (Kind::Actor, &self.actors),
             (Kind::Evaluator, &self.evaluators),
         ];
         for (kind, groups) in groups {
-            let mut number = 0;
+            let mut number = usize::from(kind == Kind::Learner);
             for group in groups {
                 for host in hosts::expand(&group.host)? {
                     for _ in 0..group.count {
+                        let mut arguments = group.arguments(kind)?;
+                        if kind == Kind::Learner {
+                            arguments.extend(["--rank".to_owned(), number.to_string()]);
+                        }
                         roles.push(Role {
                             kind,
                             number,
                             host: host.clone(),
-                            arguments: group.arguments(kind)?,
+                            arguments,
+                            // Actors are divided among the learners in turn.
+                            serves: match kind {
+                                Kind::Actor => number % learners,
+                                Kind::Learner | Kind::Evaluator => 0,
+                            },
                         });
                         number += 1;
                         if roles.len() > MOST_ROLES {
@@ -336,15 +362,42 @@ impl Plan {
         if let Some(listen) = &self.learner.listen {
             return Ok(listen.clone());
         }
-        let mut all = vec![Host::parse(&self.learner.host)?];
-        for group in self.actors.iter().chain(&self.evaluators) {
-            all.extend(hosts::expand(&group.host)?);
-        }
-        let near = all.iter().all(|host| *host == Host::Local);
-        Ok(match near {
+        Ok(match self.is_near()? {
             true => "127.0.0.1:0".into(),
             false => "0.0.0.0:7777".into(),
         })
+    }
+
+    /// Whether everything is on this machine.
+    fn is_near(&self) -> Result<bool, LaunchError> {
+        let mut all = vec![Host::parse(&self.learner.host)?];
+        let groups = self.learners.iter().chain(&self.actors);
+        for group in groups.chain(&self.evaluators) {
+            all.extend(hosts::expand(&group.host)?);
+        }
+        Ok(all.iter().all(|host| *host == Host::Local))
+    }
+
+    /// How many learners there are.
+    ///
+    /// # Errors
+    /// When a host is none.
+    pub fn count_learners(&self) -> Result<usize, LaunchError> {
+        let mut learners = 1;
+        for group in &self.learners {
+            learners += hosts::expand(&group.host)?.len() * group.count;
+        }
+        Ok(learners)
+    }
+
+    /// Whether learners have actors or evaluators elsewhere. A single learner always waits for some.
+    pub(super) fn has_remote(&self, kind: Kind) -> bool {
+        let some = |groups: &[Group]| groups.iter().any(|group| group.count > 0);
+        match kind {
+            Kind::Actor => some(&self.actors) || !some(&self.learners),
+            Kind::Evaluator => some(&self.evaluators),
+            Kind::Learner => some(&self.learners),
+        }
     }
 
     /// The arguments of `train`, except for the address to listen on.
@@ -384,6 +437,16 @@ impl Plan {
         {
             pairs.push("eval.by=evaluators".into());
         }
+        if self.has_remote(Kind::Learner) {
+            let learners = format!("learners={}", self.count_learners()?);
+            let given = pairs.iter().find(|pair| pair.starts_with("learners="));
+            if let Some(given) = given.filter(|given| **given != learners) {
+                let text = format!("run has {given}, but `learner` and `learners` are {learners}");
+                return Err(wrong(&text));
+            }
+            pairs.retain(|pair| *pair != learners);
+            pairs.push(learners);
+        }
         if let Some(device) = &self.learner.device {
             pairs.retain(|pair| !pair.starts_with("device="));
             pairs.push(format!("device={device}"));
@@ -397,9 +460,57 @@ impl Plan {
     /// # Errors
     /// When a host is none.
     pub fn listen_arguments(&self) -> Result<Vec<String>, LaunchError> {
-        let mut arguments = vec!["--listen".to_owned(), self.listen()?];
+        let mut arguments = Vec::new();
+        if self.has_remote(Kind::Learner) {
+            arguments.extend(["--learners-at".to_owned(), self.learners_at()?]);
+        }
+        if !self.has_remote(Kind::Actor) && !self.has_remote(Kind::Evaluator) {
+            return Ok(arguments);
+        }
+        arguments.extend(["--listen".to_owned(), self.listen()?]);
         if let Some(host) = &self.learner.advertise {
             arguments.extend(["--advertise".to_owned(), host.clone()]);
+        }
+        if self.insecure {
+            arguments.push("--insecure".into());
+        }
+        Ok(arguments)
+    }
+
+    /// Where learner 0 listens for the others.
+    ///
+    /// # Errors
+    /// When a host is none.
+    pub(super) fn learners_at(&self) -> Result<String, LaunchError> {
+        Ok(match (&self.learner.learners_at, self.is_near()?) {
+            (Some(address), _) => address.clone(),
+            (None, true) => "127.0.0.1:0".into(),
+            (None, false) => "0.0.0.0:7788".into(),
+        })
+    }
+
+    /// The same for another learner, which has its own actors: at any port.
+    ///
+    /// # Errors
+    /// When a host is none.
+    pub(super) fn listen_arguments_of(&self, role: &Role) -> Result<Vec<String>, LaunchError> {
+        if !self.has_remote(Kind::Actor) {
+            return Ok(Vec::new());
+        }
+        let mut arguments = vec!["--listen".to_owned()];
+        if self.transport != "grpc" {
+            arguments.push(self.transport.clone());
+            if let Some(host) = &self.learner.advertise {
+                arguments.extend(["--advertise".to_owned(), host.clone()]);
+            }
+        } else {
+            // At the same addresses as learner 0.
+            let listen = self.listen()?;
+            let host = listen.rsplit_once(':').map_or(&*listen, |(host, _)| host);
+            arguments.push(format!("{host}:0"));
+            if let (Host::Ssh { .. }, Some(_)) = (&role.host, &self.learner.advertise) {
+                arguments.extend(["--advertise".to_owned(), role.host.name().to_owned()]);
+            }
         }
         if self.insecure {
             arguments.push("--insecure".into());
@@ -411,8 +522,9 @@ impl Plan {
 impl Group {
     fn arguments(&self, kind: Kind) -> Result<Vec<String>, LaunchError> {
         let mut arguments = vec![kind.name().to_owned()];
-        if kind == Kind::Evaluator && (self.threads.is_some() || self.central) {
-            return Err(wrong("evaluators have no threads and central"));
+        if kind != Kind::Actor && (self.threads.is_some() || self.central) {
+            let name = kind.name();
+            return Err(wrong(&format!("{name}s have no threads and central")));
         }
         if let Some(threads) = self.threads {
             arguments.extend(["--threads".to_owned(), threads.to_string()]);

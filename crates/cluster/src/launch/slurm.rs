@@ -1,4 +1,4 @@
-//! A script for Slurm: one job, a step for the learner and one for each group of the others.
+//! A script for Slurm: one job, a step for each learner and one for each group of the others.
 
 use super::program::quoted;
 use super::{Kind, LaunchError, Plan};
@@ -54,6 +54,22 @@ pub fn script(plan: &Plan, program: &str) -> Result<String, LaunchError> {
         true => " --insecure",
         false => "",
     };
+    let (learners, actors) = (plan.count_learners()?, plan.has_remote(Kind::Actor));
+    let mut first = String::new();
+    if learners > 1 {
+        let at = plan.learner.learners_at.as_deref();
+        let at = quoted(at.unwrap_or("0.0.0.0:7788"));
+        first += &format!(" --learners-at {at} --learners-file \"$runs/learners.json\"");
+    }
+    let waits = actors || plan.has_remote(Kind::Evaluator);
+    if waits {
+        first += &format!(" {listen}{insecure} --join-file \"$join\"");
+    }
+    let file = if waits {
+        "$join"
+    } else {
+        "$runs/learners.json"
+    };
     text += &format!(
         "set -u\n\
          cd \"$SLURM_SUBMIT_DIR\"\n\
@@ -61,7 +77,7 @@ pub fn script(plan: &Plan, program: &str) -> Result<String, LaunchError> {
          runs=starling-$SLURM_JOB_ID\n\
          mkdir -p \"$runs\"\n\
          join=$runs/join.json\n\
-         rm -f \"$join\"\n\
+         rm -f \"$join\" \"$join\".* \"$runs/learners.json\"\n\
          head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n\
          newest=$(ls -d \"$runs\"/*/*/*/checkpoints/[0-9]* 2>/dev/null | tail -n 1)\n\
          if [ -n \"$newest\" ]; then\n    \
@@ -70,28 +86,60 @@ pub fn script(plan: &Plan, program: &str) -> Result<String, LaunchError> {
              set -- {} --runs \"$runs\"\n\
          fi\n\
          srun --nodes=1 --ntasks=1 --exact --nodelist=\"$head\" \\\n    \
-             {program} \"$@\" --quiet {listen}{insecure} --join-file \"$join\" &\n\
+             {program} \"$@\" --quiet{first} &\n\
          learner=$!\n\
          others=\n\
-         while [ ! -s \"$join\" ] && kill -0 \"$learner\" 2>/dev/null; do sleep 1; done\n",
+         await() {{ while [ ! -s \"$1\" ] && kill -0 \"$learner\" 2>/dev/null; do sleep 1; done; }}\n\
+         await \"{file}\"\n",
         train.join(" ")
     );
+    // Each of the other learners has its own folder, and its own actors.
+    for role in roles.iter().filter(|role| role.kind == Kind::Learner) {
+        let rank = role.number;
+        if role.leads() {
+            continue;
+        }
+        let words: Vec<String> = role.arguments.iter().map(|word| quoted(word)).collect();
+        let mut words = words.join(" ");
+        if actors {
+            words += &match plan.transport.as_str() {
+                "grpc" => {
+                    let listen = plan.learner.listen.as_deref().unwrap_or("0.0.0.0:7777");
+                    let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
+                    format!(" --listen {}", quoted(&format!("{host}:0")))
+                }
+                _ => format!(" {listen}"),
+            };
+            words += &format!("{insecure} --join-file \"$join.{rank}\"");
+        }
+        text += &format!(
+            "await \"$runs/learners.json\"\n\
+             srun --nodes=1 --ntasks=1 --exact --kill-on-bad-exit=0 \\\n    \
+             {program} {words} --folder \"$runs/learner-{rank}\" --join \"$runs/learners.json\" &\n\
+             others=\"$others $!\"\n"
+        );
+    }
     // Roles with the same arguments share a step.
-    let mut groups: Vec<(Vec<String>, usize)> = Vec::new();
+    let mut groups: Vec<(Vec<String>, usize, usize)> = Vec::new();
     for role in roles.iter().filter(|role| role.kind != Kind::Learner) {
-        match groups
-            .iter_mut()
-            .find(|(words, _)| *words == role.arguments)
-        {
-            Some((_, count)) => *count += 1,
-            None => groups.push((role.arguments.clone(), 1)),
+        let same = |(words, serves, _): &&mut (Vec<String>, usize, usize)| {
+            *words == role.arguments && *serves == role.serves
+        };
+        match groups.iter_mut().find(same) {
+            Some((.., count)) => *count += 1,
+            None => groups.push((role.arguments.clone(), role.serves, 1)),
         }
     }
-    for (words, count) in groups {
+    for (words, serves, count) in groups {
         let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        let (mut await_it, mut file) = (String::new(), "$join".to_owned());
+        if serves > 0 {
+            file = format!("$join.{serves}");
+            await_it = format!("await \"{file}\"\n");
+        }
         text += &format!(
-            "srun --ntasks={count} --exact --kill-on-bad-exit=0 \\\n    \
-             {program} {} --join \"$join\" &\n\
+            "{await_it}srun --ntasks={count} --exact --kill-on-bad-exit=0 \\\n    \
+             {program} {} --join \"{file}\" &\n\
              others=\"$others $!\"\n",
             words.join(" ")
         );

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::program::{Installed, Program};
-use super::tend::tend;
+use super::tend::{Listening, tend};
 use super::{Host, Kind, LaunchError, Plan, Role};
 
 /// State of a role.
@@ -69,8 +69,12 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct State {
     views: Vec<Option<View>>,
-    /// The learner's join file, its run, and how often it has started.
-    joined: Option<Joined>,
+    /// The folder of the run.
+    run: Option<String>,
+    /// By learner, the join file for its actors.
+    joined: HashMap<usize, Joined>,
+    /// Learner 0's join file for other learners.
+    group: Option<Joined>,
     phase: Phase,
     failure: Option<LaunchError>,
     /// Hosts that are prepared, or why not.
@@ -80,7 +84,7 @@ struct State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Joined {
     pub(super) join: String,
-    pub(super) run: String,
+    /// How often the learner has started.
     pub(super) start: u64,
 }
 
@@ -119,14 +123,36 @@ impl Shared {
         self.enter(Phase::Stopping);
     }
 
-    pub(super) fn joined(&self) -> Option<Joined> {
-        self.lock().joined.clone()
+    /// The join file that a role needs.
+    pub(super) fn joined(&self, role: &Role) -> Option<Joined> {
+        let state = self.lock();
+        match role.kind {
+            Kind::Learner => state.group.clone(),
+            Kind::Actor | Kind::Evaluator => state.joined.get(&role.serves).cloned(),
+        }
     }
 
-    pub(super) fn set_joined(&self, join: String, run: String) {
+    pub(super) fn run(&self) -> Option<String> {
+        self.lock().run.clone()
+    }
+
+    /// A learner, by number, lets others join.
+    pub(super) fn set_joined(&self, learner: usize, told: Listening) {
         let mut state = self.lock();
-        let start = state.joined.as_ref().map_or(1, |joined| joined.start + 1);
-        state.joined = Some(Joined { join, run, start });
+        let next = |before: Option<&Joined>, join: serde_json::Value| Joined {
+            join: join.to_string(),
+            start: before.map_or(1, |joined| joined.start + 1),
+        };
+        if learner == 0 {
+            state.run = Some(told.run);
+        }
+        if let Some(join) = told.join {
+            let joined = next(state.joined.get(&learner), join);
+            state.joined.insert(learner, joined);
+        }
+        if let Some(join) = told.learners {
+            state.group = Some(next(state.group.as_ref(), join));
+        }
         self.changed.notify_all();
     }
 
@@ -220,7 +246,7 @@ impl Launch {
 
     /// The folder of the run on the learner's host, once it is known.
     pub fn run_folder(&self) -> Option<String> {
-        self.shared.joined().map(|joined| joined.run)
+        self.shared.run()
     }
 
     /// Waits until the run has ended, or `stop` is set; ends all roles. `watch` is called often.
@@ -279,9 +305,9 @@ impl Drop for Launch {
 fn view(role: &Role) -> View {
     let name = role.kind.name();
     View {
-        role: match role.kind {
-            Kind::Learner => name.to_owned(),
-            _ => format!("{name} {}", role.number),
+        role: match role.leads() {
+            true => name.to_owned(),
+            false => format!("{name} {}", role.number),
         },
         host: role.host.to_string(),
         standing: Standing::Preparing,

@@ -41,11 +41,14 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 const USAGE: i32 = 2;
 const INTERRUPTED: i32 = 130;
 
-/// What a learner prints on its standard output when actors can join.
+/// What a learner prints on its standard output when actors or other learners can join.
 #[derive(Serialize, Deserialize)]
-struct Listening {
-    run: String,
-    join: serde_json::Value,
+pub(super) struct Listening {
+    pub(super) run: String,
+    #[serde(default)]
+    pub(super) join: Option<serde_json::Value>,
+    #[serde(default)]
+    pub(super) learners: Option<serde_json::Value>,
 }
 
 /// The last lines of a role.
@@ -62,7 +65,7 @@ pub(super) fn tend(shared: &Arc<Shared>, at: usize, role: &Role) {
             shared.fail(error);
         }
     }
-    if role.kind == Kind::Learner {
+    if role.leads() {
         shared.enter(Phase::Over);
     }
 }
@@ -73,8 +76,8 @@ fn work(shared: &Arc<Shared>, at: usize, role: &Role, lines: &Lines) -> Result<(
     // The start of the learner that an actor has served to its end.
     let mut served = 0;
     while shared.phase() == Phase::Going {
-        if role.kind != Kind::Learner {
-            let joined = shared.joined().filter(|joined| joined.start > served);
+        if !role.leads() {
+            let joined = shared.joined(role).filter(|joined| joined.start > served);
             if joined.is_none() {
                 shared.stand(at, Standing::Waiting);
                 shared.pause(LOOK);
@@ -85,14 +88,14 @@ fn work(shared: &Arc<Shared>, at: usize, role: &Role, lines: &Lines) -> Result<(
         let mut start = 0;
         let status = once(shared, at, role, lines, &mut start);
         let how = match status {
-            Ok(Some(0)) if role.kind == Kind::Learner => return Ok(()),
+            Ok(Some(0)) if role.leads() => return Ok(()),
             // The run has ended, or the learner that it served.
             Ok(Some(0)) => {
                 served = start;
                 continue;
             }
             Ok(code)
-                if role.kind == Kind::Learner
+                if role.leads()
                     && shared.phase() == Phase::Interrupted
                     && code != Some(INTERRUPTED) =>
             {
@@ -100,7 +103,7 @@ fn work(shared: &Arc<Shared>, at: usize, role: &Role, lines: &Lines) -> Result<(
             }
             Ok(_) if shared.phase() != Phase::Going => return Ok(()),
             Ok(Some(USAGE)) => return Err(failed(role, "does not accept its arguments", lines)),
-            Ok(Some(INTERRUPTED)) if role.kind == Kind::Learner => {
+            Ok(Some(INTERRUPTED)) if role.leads() => {
                 return Err(failed(role, "was interrupted on its host", lines));
             }
             Ok(Some(code)) => format!("ended with code {code}"),
@@ -157,16 +160,18 @@ fn once(
 ) -> Result<Option<i32>, LaunchError> {
     shared.stand(at, Standing::Preparing);
     let installed = shared.installed(at, &role.host)?;
-    let joined = shared.joined();
+    let joined = shared.joined(role).filter(|_| !role.leads());
     let mut arguments = role.arguments.clone();
-    if role.kind == Kind::Learner {
-        if let Some(joined) = &joined
-            && has_checkpoint(&shared.plan, &role.host, &joined.run)?
+    if role.leads() {
+        if let Some(run) = shared.run()
+            && has_checkpoint(&shared.plan, &role.host, &run)?
         {
-            arguments = vec!["resume".into(), joined.run.clone()];
+            arguments = vec!["resume".into(), run];
         }
         arguments.extend(shared.plan.listen_arguments()?);
         arguments.push("--quiet".into());
+    } else if role.kind == Kind::Learner {
+        arguments.extend(shared.plan.listen_arguments_of(role)?);
     }
     arguments.push(format!("--launched={}", shared.plan.heartbeat_timeout_s));
     let mut command = start(&shared.plan, &role.host, &installed, &arguments);
@@ -182,17 +187,17 @@ fn once(
     })?;
     let log = open_log(shared, role);
     let mut input = process.stdin.take();
-    if let (Kind::Actor | Kind::Evaluator, Some(joined)) = (role.kind, &joined) {
+    if let Some(joined) = &joined {
         *start_of_learner = joined.start;
         if let Some(input) = &mut input {
             // An immediate exit is detected below.
             let _ = writeln!(input, "{}", joined.join);
         }
     }
-    let (kind, mut log) = (role.kind, log);
+    let (learner, mut log) = ((role.kind == Kind::Learner).then_some(role.number), log);
     let (theirs, kept) = (Arc::clone(shared), Arc::clone(lines));
-    let printed = move |line: String| match serde_json::from_str::<Listening>(&line) {
-        Ok(told) if kind == Kind::Learner => theirs.set_joined(told.join.to_string(), told.run),
+    let printed = move |line: String| match (serde_json::from_str(&line), learner) {
+        (Ok(told), Some(learner)) => theirs.set_joined(learner, told),
         _ => note(&theirs, at, &kept, &line),
     };
     let (theirs, kept) = (Arc::clone(shared), Arc::clone(lines));
@@ -266,11 +271,11 @@ fn attend(
             Ok(None) => {}
             Err(error) => tracing::warn!("a process cannot be waited for: {error}"),
         }
-        let stop = match (shared.phase(), role.kind) {
-            (Phase::Going, _) => false,
-            (Phase::Interrupted, Kind::Learner) => true,
-            (Phase::Interrupted | Phase::Over, _) => false,
-            (Phase::Stopping, _) => true,
+        let stop = match shared.phase() {
+            Phase::Going | Phase::Over => false,
+            // It tells the others.
+            Phase::Interrupted => role.leads(),
+            Phase::Stopping => true,
         };
         if stop && told.is_none() {
             told = Some(Instant::now());

@@ -220,16 +220,13 @@ fn joining_twice_takes_one_place() {
 }
 
 #[test]
-fn strangers_are_refused() {
+fn unauthenticated_clients_are_refused() {
     let (gateway, join) = gateway(terms(), &Value::Null, true, OPTIONS);
     let other = Identity::new(true).unwrap().join_file(join.address.clone());
     let mut wrong = join.clone();
     wrong.token = other.token.clone();
     let refused = line(&wrong).join(0, 0).err().unwrap();
-    assert_eq!(
-        refused,
-        ClusterError::Refused("this is not the token of the run".into())
-    );
+    assert_eq!(refused, ClusterError::Refused("invalid token".into()));
     // Another certificate, and none at all, never get as far as that.
     let soon = Options {
         reconnect: Duration::from_millis(300),
@@ -285,7 +282,7 @@ fn waits_have_an_end() {
     std::thread::sleep(Duration::from_millis(500));
     let given = seat.link.weights(Wanted::Latest, PATIENT).map(drop);
     assert!(matches!(given, Err(LinkError::Lost(_))), "{given:?}");
-    // It has been looked for long enough: another attempt ends at once.
+    // It gave up reconnecting: another attempt ends at once.
     let began = Instant::now();
     let joined = line.join(0, 1).err();
     assert!(
@@ -414,7 +411,7 @@ fn a_goodbye_waits_for_the_parcels_before_it() {
 /// Connections without the token end, whether they say nothing or never agree on TLS, and those who
 /// have it are not kept out by them for longer than that.
 #[test]
-fn connections_of_strangers_end() {
+fn connections_without_the_token_end() {
     for tls in [false, true] {
         let options = Options {
             keep_alive: Duration::from_secs(1),
@@ -422,17 +419,17 @@ fn connections_of_strangers_end() {
         };
         let (gateway, join) = gateway(terms(), &Value::Null, tls, options);
         // More than may be open at a time.
-        let strangers: Vec<TcpStream> = (0..400)
+        let clients: Vec<TcpStream> = (0..400)
             .map(|_| TcpStream::connect(address(&join)).unwrap())
             .collect();
         let (first, second) = (line(&join), line(&join));
         assert!(seated(&first, 0).is_some() && seated(&second, 0).is_some());
-        for mut stranger in strangers {
+        for mut client in clients {
             let limit = Some(Duration::from_secs(20));
-            stranger.set_read_timeout(limit).unwrap();
+            client.set_read_timeout(limit).unwrap();
             let mut said = Vec::new();
             // A server without TLS begins with its settings.
-            match stranger.read_to_end(&mut said) {
+            match client.read_to_end(&mut said) {
                 Ok(_) => assert!(said.len() < 100),
                 Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
             }

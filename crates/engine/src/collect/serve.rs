@@ -153,7 +153,7 @@ impl Station {
     }
 
     /// The weights for a round of the learner, and how many steps the run has at its beginning:
-    /// in rounds exactly, at a free pace when those weights were the latest.
+    /// in rounds exactly, asynchronously when those weights were the latest.
     pub(crate) fn weights(
         &self,
         lease: &Lease,

@@ -230,7 +230,7 @@ impl Membership {
                         generation = formation.generation,
                         learners = ?formation.members,
                         size = self.group.size(),
-                        furthest = formation.furthest,
+                        most_advanced = formation.most_advanced,
                         updates = learning.updates,
                         took_ms,
                         "in group {}",
@@ -258,22 +258,28 @@ impl Membership {
         } else {
             self.enter_by_store(formation, library, device)?;
         }
-        let (rank, furthest) = (self.rank(), formation.furthest);
+        let (rank, most_advanced) = (self.rank(), formation.most_advanced);
         let position = |rank| formation.position(rank);
-        let root = position(furthest).unwrap_or(0);
+        let root = position(most_advanced).unwrap_or(0);
         let own = learning.learner.save();
         let mut header = header(self.standing(learning), &own);
         let expected = header;
-        self.group.hand_around(&mut header, root)?;
+        self.group.broadcast_bytes(&mut header, root)?;
         if header[16..] != expected[16..] {
-            return Err(Trouble::Final(GroupError::Misfit { rank, furthest }.into()));
+            return Err(Trouble::Final(
+                GroupError::Misfit {
+                    rank,
+                    most_advanced,
+                }
+                .into(),
+            ));
         }
         let mut state: Vec<u8> = shared(&own)
             .flat_map(|(_, array)| array.bytes())
             .copied()
             .collect();
-        self.group.hand_around(&mut state, root)?;
-        if rank == furthest {
+        self.group.broadcast_bytes(&mut state, root)?;
+        if rank == most_advanced {
             return Ok(());
         }
         let (mut healed, mut rest) = (own, &state[..]);

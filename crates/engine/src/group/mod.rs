@@ -125,7 +125,7 @@ pub struct Formation {
     /// The learners in it, in order.
     pub members: Vec<usize>,
     /// The member that broadcasts its state: the most advanced one.
-    pub furthest: usize,
+    pub most_advanced: usize,
     /// Steps of the run so far.
     pub env_steps: u64,
 }
@@ -277,11 +277,13 @@ pub enum GroupError {
     #[error("the run has ended")]
     Closed,
     /// A learner that is no part of this run.
-    #[error("the state of learner {furthest} does not fit learner {rank}: their settings differ")]
+    #[error(
+        "the state of learner {most_advanced} does not fit learner {rank}: their settings differ"
+    )]
     Misfit {
         /// This one.
         rank: usize,
         /// The one whose state it was.
-        furthest: usize,
+        most_advanced: usize,
     },
 }

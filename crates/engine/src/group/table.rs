@@ -256,20 +256,20 @@ impl State {
             _ => Standing::default(),
         };
         // Among equals, the lowest rank.
-        let furthest = self.seats.iter().rev();
-        let furthest = furthest.filter(|(rank, _)| chosen.contains(rank));
-        let furthest = furthest.max_by_key(|(_, seat)| standing(seat));
+        let most_advanced = self.seats.iter().rev();
+        let most_advanced = most_advanced.filter(|(rank, _)| chosen.contains(rank));
+        let most_advanced = most_advanced.max_by_key(|(_, seat)| standing(seat));
         self.generation += 1;
         let formation = Formation {
             generation: self.generation,
-            furthest: furthest.map_or(0, |(rank, _)| *rank),
+            most_advanced: most_advanced.map_or(0, |(rank, _)| *rank),
             env_steps: self.env_steps,
             members: chosen,
         };
         tracing::info!(
             generation = formation.generation,
             learners = ?formation.members,
-            furthest = formation.furthest,
+            most_advanced = formation.most_advanced,
             "the learners form a group"
         );
         self.members.clone_from(&formation.members);

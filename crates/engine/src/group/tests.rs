@@ -133,7 +133,7 @@ fn the_rest_forms_again_and_a_new_one_joins() {
     for learner in [&all[0], &all[2]] {
         let formation = learner.formation();
         assert_eq!(formation.members, [0, 2]);
-        assert_eq!((formation.furthest, formation.generation), (2, 2));
+        assert_eq!((formation.most_advanced, formation.generation), (2, 2));
         learner.enter(8);
     }
     are_equal([&all[0], &all[2]]);
@@ -265,7 +265,10 @@ fn a_group_forms_with_a_learner_that_waits_for_the_verdict() {
         }
         for learner in [&all[0], &all[2]] {
             let formation = learner.formation();
-            assert_eq!((formation.members, formation.furthest), (vec![0, 2], 2));
+            assert_eq!(
+                (formation.members, formation.most_advanced),
+                (vec![0, 2], 2)
+            );
             learner.enter(5);
         }
         are_equal([&all[0], &all[2]]);

@@ -29,7 +29,7 @@ use pipeline::failed;
 use replay::{Drawn, ReplayFeed};
 pub(crate) use replay::{Feed, replay_layout};
 
-/// Updates at a free pace before the run looks up again. What is owed is not forgotten: the
+/// Updates asynchronously before the run looks up again. What is owed is not forgotten: the
 /// limiter holds the actors back.
 const UPDATES_AT_ONCE: usize = 1000;
 

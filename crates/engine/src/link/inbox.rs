@@ -40,7 +40,7 @@ pub(crate) struct Inbox {
     losses: Losses,
     /// Parcels that came before it was their turn, by place.
     early: Vec<VecDeque<Parcel>>,
-    /// Parcels of a round that is not complete, at a free pace.
+    /// Parcels of a round that is not complete, asynchronously.
     arrived: Vec<Parcel>,
 }
 
@@ -83,7 +83,7 @@ impl Inbox {
         self.losses.count
     }
 
-    /// One parcel of every place in their order, or, at a free pace, any parcels, as many as there
+    /// One parcel of every place in their order, or, asynchronously, any parcels, as many as there
     /// are places. `None` when the run is told to stop before they are all here; those that had
     /// arrived are kept.
     pub(crate) fn receive_all(
@@ -127,7 +127,7 @@ impl Inbox {
                 Err(error) => return Err(self.blame(error)),
             }
         }
-        // At a free pace the others would keep the learner going and nobody would notice.
+        // Asynchronously the others would keep the learner going and nobody would notice.
         self.check_environments()?;
         Ok(parcels)
     }

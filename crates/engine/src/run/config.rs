@@ -496,7 +496,7 @@ impl RunConfig {
         match algorithm.experience() {
             Experience::Rollouts { steps } => {
                 rollouts_fit(steps, s.envs, step)?;
-                // At a free pace a batch is of any actors, and all learners have to make as many gradient
+                // Asynchronously a batch is of any actors, and all learners have to make as many gradient
                 // steps.
                 let free = s.asynchronous && s.fixed_lag.is_none();
                 require(

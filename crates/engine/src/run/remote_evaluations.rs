@@ -65,7 +65,7 @@ impl Training {
         });
         if let Some(step) = replaced {
             tracing::warn!(
-                "nobody was free to evaluate the weights of step {step} before those of {env_steps}"
+                "no evaluator was available for the weights of step {step} before those of {env_steps}"
             );
         }
         let pin = (env_steps, self.learning.learner.save());

@@ -126,7 +126,7 @@ impl Group {
     }
 
     /// Replaces bytes by those of the member `root`, which has as many.
-    pub fn hand_around(&self, bytes: &mut [u8], root: usize) -> Result<(), ReduceError> {
+    pub fn broadcast_bytes(&self, bytes: &mut [u8], root: usize) -> Result<(), ReduceError> {
         let tensor = Tensor::from_slice(bytes);
         let shared = tensor.shallow_clone();
         let outcome = self

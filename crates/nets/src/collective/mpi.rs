@@ -43,7 +43,7 @@ impl Mpi {
     ///
     /// # Errors
     /// When a process does not answer.
-    pub fn hand_around(&mut self, bytes: &mut Vec<u8>, root: usize) -> Result<(), ReduceError> {
+    pub fn broadcast_bytes(&mut self, bytes: &mut Vec<u8>, root: usize) -> Result<(), ReduceError> {
         let length = Tensor::from_slice(&[bytes.len() as i64]);
         self.broadcast(&length, root)?;
         bytes.resize(length.int64_value(&[0]) as usize, 0);

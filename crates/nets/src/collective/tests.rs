@@ -56,13 +56,13 @@ fn gloo_conforms() {
 }
 
 #[test]
-fn three_members_add_up_and_hand_around() {
+fn three_members_add_up_and_broadcast() {
     let results = members(3, "three", LONG, |rank, gloo| {
         let mut group = group_of(gloo, false);
         let values = Tensor::from_slice(&[rank as f32, 3.0, -1.0]);
         group.mean(&values).unwrap();
         let mut bytes = [rank as u8, 7];
-        group.hand_around(&mut bytes, 2).unwrap();
+        group.broadcast_bytes(&mut bytes, 2).unwrap();
         (Vec::<f32>::try_from(values).unwrap(), bytes)
     });
     for result in results {

@@ -65,7 +65,7 @@ pub(super) fn check(
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
     let _store = GlooStore::serve(listener, TIME_OUT)?;
-    let program = std::env::current_exe().context("where is this program?")?;
+    let program = std::env::current_exe().context("cannot find the path of the running program")?;
     let library_name = match library {
         CollectiveLibrary::Nccl => "nccl",
         _ => "gloo",
