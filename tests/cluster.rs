@@ -243,8 +243,13 @@ fn ape_x_inserts_and_learns_asynchronously() {
             assert_eq!(actor.end(), 0);
         }
         assert!(last(path, "Diagnostics/CumUpdates") > 10.0);
+        // All steps, but for those of the 6 environments whose return over 3 steps is not complete.
         let inserted = last(path, "Diagnostics/ReplaySize");
-        assert_eq!(inserted, last(path, "Diagnostics/CumSteps"));
+        let collected = last(path, "Diagnostics/CumSteps");
+        assert!(
+            (0.0..=12.0).contains(&(collected - inserted)),
+            "{inserted} of {collected}"
+        );
     }
 }
 

@@ -115,12 +115,14 @@ fn evaluated_elsewhere(path: &Path, address: &str, steps: &str) -> (Process, Pat
     )
 }
 
-/// What was recorded of the evaluations: each of them once, and the best weights are kept.
-fn each_is_recorded_once(run: &Path) -> Vec<f64> {
+/// What was recorded of the evaluations: each of them once, and the best weights are kept. So many may
+/// have arrived after the last round.
+fn each_is_recorded_once(run: &Path, late: u64) -> Vec<f64> {
     let (mut steps, means) = (column(run, "env_steps"), column(run, "ReturnAverage"));
     let log = text(run.join("log.txt"));
-    assert_eq!(logged(&log, "evaluated"), steps.len() as u64, "{log}");
     let rows = steps.len();
+    let more = logged(&log, "evaluated").checked_sub(rows as u64);
+    assert!(more.is_some_and(|more| more <= late), "{rows} rows: {log}");
     steps.sort_by(f64::total_cmp);
     steps.dedup();
     assert_eq!(steps.len(), rows, "recorded twice: {steps:?}");
@@ -160,16 +162,21 @@ fn evaluates_elsewhere(address: &str) {
         assert!(output.status.success());
         String::from_utf8(output.stdout).unwrap()
     };
-    let shown: Value = serde_json::from_str(&status(&["--json"])).unwrap();
-    assert_eq!(shown["running"], true, "{shown}");
-    let roles = |name: &str| {
+    let roles = |shown: &Value, name: &str| {
         let roles = shown["roles"].as_array().unwrap().iter();
         let roles = roles.filter(|role| role["role"] == name);
         roles.cloned().collect::<Vec<_>>()
     };
-    let (actors, evaluators) = (roles("actor"), roles("evaluator"));
+    // The learner says from time to time who is there.
+    let mut shown = Value::Null;
+    wait_for("the actor in what `status` shows", || {
+        shown = serde_json::from_str(&status(&["--json"])).unwrap();
+        assert_eq!(shown["running"], true, "{shown}");
+        let actors = roles(&shown, "actor");
+        !actors.is_empty() && actors[0]["steps"].as_u64() > Some(0)
+    });
+    let (actors, evaluators) = (roles(&shown, "actor"), roles(&shown, "evaluator"));
     assert_eq!((actors.len(), evaluators.len()), (1, 2), "{shown}");
-    assert!(actors[0]["steps"].as_u64() > Some(0), "{shown}");
     assert_eq!(shown["joining"]["joined"], 1, "{shown}");
     let table = status(&[]);
     assert!(
@@ -191,7 +198,7 @@ fn evaluates_elsewhere(address: &str) {
     assert_eq!(learner.end(), 130, "{}", text(path.join("learner.txt")));
     assert_eq!(actor.end(), 0, "{}", text(path.join("actor.txt")));
     assert_eq!(stays.end(), 0, "{}", text(path.join("stays.txt")));
-    each_is_recorded_once(&run);
+    each_is_recorded_once(&run, 1);
     assert!(logged(&text(path.join("stays.txt")), "evaluated") > 0);
     assert!(status(&[]).contains("not running"));
 
@@ -212,7 +219,7 @@ fn evaluates_elsewhere(address: &str) {
     ] {
         assert_eq!(role.end(), 0, "{}", text(path.join(log)));
     }
-    let steps = each_is_recorded_once(&run);
+    let steps = each_is_recorded_once(&run, 0);
     assert!(steps.last() >= Some(&20_000.0), "{steps:?}");
 }
 

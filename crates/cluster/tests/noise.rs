@@ -1,5 +1,5 @@
-//! Unauthenticated clients that send noise to the learner's port: it serves its actors as before, and takes no memory
-//! for them. A binary of its own, because the memory of the whole process is measured.
+//! Unauthenticated clients that send noise to the learner's port: it serves its actors as before, and
+//! takes no memory for them. A binary of its own, because the memory of the whole process is measured.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
