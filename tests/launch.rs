@@ -135,7 +135,7 @@ fn roles_are_started_over_ssh_and_kept_going() {
     };
     let host = site.server.host();
     site.plan(
-        60_000,
+        300_000,
         &json!({
             "actors": [{"host": host, "threads": 1}, {"host": "local", "threads": 1}],
             "evaluators": [{"host": host}],
@@ -151,15 +151,17 @@ fn roles_are_started_over_ssh_and_kept_going() {
         !now.is_empty() && now != actors
     });
     let run = site.run().unwrap();
-    wait_for("a checkpoint", || {
-        checkpoint::latest(&run.join("checkpoints")).is_ok()
+    wait_for("a checkpoint and an evaluation", || {
+        let evaluated = Table::read(&run.join("eval.csv"));
+        let evaluated = evaluated.is_ok_and(|table| !table.column("env_steps").unwrap().is_empty());
+        evaluated && checkpoint::latest(&run.join("checkpoints")).is_ok()
     });
     for learner in site.running("train") {
         signal(learner, "KILL");
     }
     assert_eq!(launch.end(), 0, "{}", site.said());
     site.nothing_is_left();
-    assert!(site.steps() >= 60_000.0, "{}", site.said());
+    assert!(site.steps() >= 300_000.0, "{}", site.said());
     let programs = site.root.path().join("home/.cache/starling/launch");
     let copies = std::fs::read_dir(programs).unwrap().count();
     assert_eq!(copies, 1, "the program is copied once");
