@@ -183,7 +183,7 @@ search:
 fn learned(out: &Path, variant: &str, step: &str) -> (Vec<u8>, Vec<String>) {
     let runs = fs::read_dir(out.join("runs/CartPole-v1/ppo")).unwrap();
     let mut runs = runs.map(|run| run.unwrap().path());
-    let name = format!("{variant}-s1-");
+    let name = format!("{}-s1-", variant.replace(' ', "-"));
     let run = runs.find(|run| {
         run.file_name()
             .unwrap()
@@ -201,8 +201,8 @@ fn learned(out: &Path, variant: &str, step: &str) -> (Vec<u8>, Vec<String>) {
     let wanted = [
         "Diagnostics/CumSteps",
         "ReturnAverage",
-        "losses/policy",
-        "losses/value",
+        "losses/policy_loss",
+        "losses/value_loss",
     ];
     let columns: Vec<usize> = wanted
         .iter()
